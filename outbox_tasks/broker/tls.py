@@ -32,9 +32,7 @@ def verified(
     """kombu's `Connection`, which checks the server's certificate. Raises `ConfigurationError`."""
     if url is not None:
         url, ssl = _url_and_tls(joined(url), ssl)
-        if url.startswith("sentinel"):
-            transport_options = {**(transport_options or {})}
-            transport_options["sentinel_kwargs"] = _of_sentinels(transport_options, ssl)
+        transport_options = _for_transport(url, transport_options, ssl)
     keywords |= {"ssl": ssl or False, "transport_options": transport_options}
     return Connection(url, *arguments, **keywords)
 
@@ -44,7 +42,8 @@ def own_connection(app: Celery, **options: Any) -> Connection:
     and its own connections don't."""
     if app.amqp.Connection is Connection:
         url, ssl = _url_and_tls(joined(app.conf.broker_write_url), app.conf.broker_use_ssl)
-        options |= {"url": url or None, "ssl": ssl or None}
+        transport_options = _for_transport(url, options.get("transport_options"), ssl)
+        options |= {"url": url or None, "ssl": ssl or None, "transport_options": transport_options}
     made: Connection = app.connection_for_write(**options)
     return made
 
@@ -99,10 +98,15 @@ def _url_and_tls(url: str, given: Any) -> tuple[str, Any]:
     return plain_url, {**tls, "server_hostname": hosts[0]}  # kombu would enter 127.0.0.1 for localhost
 
 
-def _of_sentinels(transport_options: Mapping[str, Any], ssl: Any) -> dict[str, Any]:
-    """How to connect to the sentinels. TLS is for them too: their answer says which server gets the password."""
-    sockets = {name: value for name, value in transport_options.items() if name.startswith("socket_")}
-    return {**sockets, **({"ssl": True, **ssl} if ssl else {}), **(transport_options.get("sentinel_kwargs") or {})}
+def _for_transport(url: str, transport_options: Any, ssl: Any) -> Any:
+    """The transport's options, for `sentinel://` with those of TLS for the sentinels: whoever answers in their place
+    says which server gets the password."""
+    if not url.startswith("sentinel"):
+        return transport_options
+    given = transport_options or {}
+    sockets = {name: value for name, value in given.items() if name.startswith("socket_")}
+    tls = {"ssl": True, **ssl} if ssl else {}
+    return {**given, "sentinel_kwargs": {**sockets, **tls, **(given.get("sentinel_kwargs") or {})}}
 
 
 def _without_options(url: str) -> str:

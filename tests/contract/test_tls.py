@@ -27,6 +27,8 @@ from tests.conftest import eventually
 from tests.contract.messages import loaded, message, sent_by
 
 SECRET = b"S3cretW0rd"
+TLS = b"\x16"
+"""The first byte of a handshake."""
 LOGIN = f"me:{SECRET.decode()}@127.0.0.1"
 
 GREETING = b'INFO {"server_id":"x","version":"2.10.0","proto":1,"max_payload":1048576,"tls_required":true}\r\n'
@@ -271,12 +273,17 @@ class TestAnApplicationsBroker:
             assert "certificate" in str(outcome.error).lower()
             got_nothing(server)
 
-    def test_a_nudge_to_an_app_without_the_relay(self, ours: Path) -> None:
+    @pytest.mark.parametrize(
+        "url", [f"rediss://{LOGIN}:{{port}}/0", f"sentinel://{LOGIN}:{{port}}/0?ssl_cert_reqs=required"]
+    )
+    def test_a_nudge_to_an_app_without_the_relay(self, url: str, ours: Path) -> None:
         with listener(ours) as server:
-            app = self.app(f"rediss://{LOGIN}:{server.port}/0")
-            with pytest.raises(BrokerUnreachable, match=r"(?i)certificate"):
+            app = self.app(url.format(port=server.port))
+            app.conf.broker_transport_options["master_name"] = "m"
+            with pytest.raises(BrokerUnreachable, match=r"(?i)certificate|No master found"):
                 Broker(app, Settings(), timeout=1).wake_claim()
             got_nothing(server)
+            assert {caller.raw[:1] for caller in server.callers} == {TLS}
 
     def test_what_it_says_itself_stays_also_for_destinations(self, others: Path) -> None:
         with listener(others) as server:

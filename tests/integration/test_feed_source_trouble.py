@@ -102,6 +102,11 @@ class TestTrouble:
                 open_source("eu", url).look(1)
         assert "secret" not in str(caught.value)
 
+    def test_several_urls_in_one_are_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="the URL of one database") as caught:
+            open_source("eu", "mysql://u:secret@h/app;mysql://u:secret@h/app")
+        assert "secret" not in str(caught.value)
+
     @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
     def test_a_server_that_never_answers_costs_the_time_limit(self, dialect: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
