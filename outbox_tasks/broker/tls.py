@@ -4,7 +4,7 @@ says otherwise. kombu alone takes any certificate for `rediss://`, and for `amqp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ssl import CERT_NONE
 from typing import Any
 
