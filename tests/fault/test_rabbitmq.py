@@ -123,6 +123,6 @@ def test_a_broker_keeps_the_stamp_of_one_outbox(rabbit: Counterpart, relay: Rela
             broker._looked = 0.0
             with pytest.raises(CrossedWires) as refused:
                 broker.has_forgotten(other)
-            assert (refused.value.theirs, refused.value.ours) == (mine, other)
+            assert (refused.value.owner, refused.value.outbox) == (mine, other)
         assert broker.adopt(other) == mine
         assert not broker.has_forgotten(other)
