@@ -110,7 +110,7 @@ def alias_of(url: str | None) -> str | None:
         return None
     try:
         place = place_of(make_url(url))
-    except ArgumentError:  # whoever connects says so
+    except (ArgumentError, ValueError):  # whoever connects says so
         return None
     for alias, declared in _declared.items():
         if place in (place_of(declared), place_of(declared.set(database=name_in_tests(alias) or declared.database))):
@@ -141,7 +141,7 @@ def in_project(url: str) -> bool:
     databases = (make_url(database_url(each)) for each in settings.DATABASES.values() if is_postgresql(each))
     try:
         return alias_of(url) is not None or place_of(make_url(url)) in map(place_of, databases)
-    except ArgumentError:  # whoever connects says so
+    except (ArgumentError, ValueError):  # whoever connects says so
         return False
 
 

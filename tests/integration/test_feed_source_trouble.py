@@ -122,7 +122,8 @@ class TestTrouble:
         with trickling(said) as port:
             source = open_source("eu", url.format(port=port), timeout=0.5)
             began = time.monotonic()
-            with pytest.raises(SourceUnavailable, match="took more than 2 s"):
+            # On a busy machine its bytes may come so late that the driver itself gives up.
+            with pytest.raises(SourceUnavailable, match=r"took more than 2 s|no answer within 0\.5 s"):
                 source.look(1)
             assert time.monotonic() - began < 8
 

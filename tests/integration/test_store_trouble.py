@@ -40,6 +40,7 @@ from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import django_project
 from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration import pgbouncer
@@ -512,6 +513,13 @@ class TestUrls:
     def test_a_url_that_can_not_work_is_refused(self, settings: MakeSettings, url: str) -> None:
         with pytest.raises(OutboxError):
             Store.connect(settings(database_url=url))
+
+    def test_a_port_that_is_no_number_is_refused_in_a_django_project_too(
+        self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(django_project._declared, "default", engine_url("postgresql://h/d"))
+        with pytest.raises(ConfigurationError, match="it must be a URL"):
+            Store.connect(settings(database_url="postgresql://h:port/d"))
 
 
 class TestDurability:
