@@ -237,13 +237,6 @@ class SchemaMissing(OutboxError):
     The outbox tables are not in {where} of this database, or they were emptied. Run `outbox-tasks init` once."""
 
 
-class SchemaEmptied(OutboxError):
-    says = """
-    The outbox tables in {where} are empty, and nothing says which version they have: perhaps they come from a dump
-    without data and comments. If this release made them, say so: INSERT INTO outbox_versions (version) VALUES
-    ({needed}). Otherwise drop them. Then run `outbox-tasks init` again."""
-
-
 class UnsupportedEncoding(OutboxError):
     says = """
     The outbox needs a database in UTF8. This one is in {encoding}, which can't hold every message. Make another one for
@@ -288,17 +281,11 @@ class FeedCantCancel(OutboxError):
     any moment. Cancel it in the relay's database, with a session of that and an Outbox without a feed."""
 
 
-class SchemaTooOld(OutboxError):
+class SchemaMismatch(OutboxError):
     says = """
-    The outbox tables have version {found}, and this release needs {needed}. Run `outbox-tasks init` to upgrade them,
-    then start the relay again."""
-
-
-class SchemaOutgrown(SchemaTooOld):
-    says = """
-    The outbox tables in {where} have version {found}: they are of another kind than those of this release, which begins
-    with version {needed}. Let the release that made them send what is left (`outbox-tasks status` there shows it), then
-    drop them, or choose another `database_schema`, and run `outbox-tasks init` again."""
+    The outbox tables in {where} are of version {found}, and this release needs version {needed}. Use the release that
+    made them. Or let it send what is left (`outbox-tasks drain`), drop the tables (DROP SCHEMA … CASCADE, or the
+    script of docs/how-to/remove.md if the schema has other tables too), and run `outbox-tasks init` of this release."""
 
 
 class UnsupportedDjangoDatabase(UnsupportedDialect):
@@ -317,19 +304,6 @@ class WriterRights(OutboxError):
     says = """
     The database role of this session may not write messages: {reason}. The owner of the outbox tables can allow it:
     `outbox-tasks init --writer ROLE`."""
-
-
-class SchemaTooNew(OutboxError):
-    says = """
-    The outbox tables have version {found}, and this release knows only {needed}: a newer release has upgraded them.
-    Install that release here too."""
-
-
-class SchemaLocked(OutboxError):
-    says = """
-    The outbox tables were not upgraded: {tries} times, other transactions held a lock for longer than {limit}, and
-    writers of messages must not wait behind an upgrade. Nothing was changed. Held by: {holders}. Let these transactions
-    end, or end them with SELECT pg_terminate_backend(process), then upgrade again."""
 
 
 class UnknownPublisher(OutboxError):

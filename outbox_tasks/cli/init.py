@@ -12,7 +12,7 @@ from outbox_tasks.cli.shared.store import relay_settings
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.rights import Kind
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.migrations import finish, grant, grants, migrations, upgrade
+from outbox_tasks.migrations import grant, grants, script, upgrade
 
 MAY: dict[Kind, str] = {
     "writer": "write messages",
@@ -28,42 +28,28 @@ ROLE = "Let this database role {}, and do nothing else."
 
 @click.command()
 @together(*(click.option(f"--{kind}", multiple=True, metavar="ROLE", help=ROLE.format(MAY[kind])) for kind in MAY))
-@click.option("--sql", is_flag=True, help="Print the GRANT statements for the roles, and run nothing.")
-@click.option(
-    "--finish", "last", is_flag=True, help="No process of an earlier release is left: do what had to wait for that."
-)
+@click.option("--sql", is_flag=True, help="Print the SQL of the tables or, with roles, their GRANTs, and run nothing.")
 @json_option
-def init(sql: bool, last: bool, **roles: tuple[str, ...]) -> None:
-    """Create the outbox tables, or upgrade them to this release.
+def init(sql: bool, **roles: tuple[str, ...]) -> None:
+    """Create the outbox tables of this release, if they are not there.
 
-    Safe to run twice, and on many hosts at once.
+    Safe to run twice, and on many hosts at once. It refuses tables of another version.
     """
     chosen = [(kind, role) for kind in get_args(Kind) for role in roles[kind]]
-    if sql and not chosen:
-        raise click.UsageError(f"say which roles: {', '.join(f'--{kind} ROLE' for kind in MAY)}")
     settings = relay_settings()
+    if sql and not chosen:
+        say(script(settings.database_schema))
+        return
     with migrating(settings) as connection:
         if sql:
             for kind, role in chosen:
                 for statement in grants(connection, kind, role, settings.database_schema):
                     say(statement)
             return
-    applied: list[int] = []
-    for version in migrations():  # each is its own transaction: it keeps no lock of another one
-        with migrating(settings) as connection:
-            applied += upgrade(connection, settings.database_schema, to=version)
-    with migrating(settings) as connection:
-        finished = finish(connection, settings.database_schema) if last else []
+        made = upgrade(connection, settings.database_schema)
         for kind, role in chosen:
             grant(connection, kind, role, settings.database_schema)
-    now = (
-        f"now at version {VERSION} (applied: {', '.join(map(str, applied))})"
-        if applied
-        else f"already at version {VERSION}"
-    )
-    lines = [f"The outbox tables are {now}."]
-    if last:
-        lines.append(f"Upgrades that are now finished: {', '.join(map(str, finished)) or 'none was left'}.")
+    lines = [f"The outbox tables are {'now' if made else 'already'} at version {VERSION}."]
     lines += [f"The role {role} may {MAY[kind]}." for kind, role in chosen]
     given = {f"{kind}s": roles[kind] for kind in MAY}
-    answer({"version": VERSION, "applied": applied, "finished": finished, **given}, "\n".join(lines))
+    answer({"version": VERSION, "made": made, **given}, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy sees them. `migrations/` creates them, and a test compares both."""
+"""The tables, as SQLAlchemy sees them. `sql/schema.sql` makes them, and a test compares both."""
 
 from __future__ import annotations
 
@@ -30,12 +30,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 from sqlalchemy.sql import Select, quoted_name
 
-VERSION = 13
-"""The version of the tables that this release reads and writes: the number of the newest migration."""
-
-FIRST = 13
-"""The version of `schema.sql` in its first release. Tables of earlier versions were others: they are drained, not
-upgraded."""
+VERSION = 14
+"""The version of the tables that this release makes, reads and writes."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
 """SQLSTATE of a missing table, schema, column or function."""
@@ -74,7 +70,7 @@ class Tables:
     alerts: Table
     """The alerts that are on, or were lately."""
     versions: Table
-    """Which migrations have run."""
+    """Which version the tables have."""
 
 
 def _envelope() -> list[Column[object]]:
@@ -247,7 +243,6 @@ def tables(schema: str | None = None) -> Tables:
         metadata,
         Column("version", Integer, primary_key=True, autoincrement=False),
         Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
-        Column("finished_at", DateTime(True)),
     )
     return Tables(work, archive, destinations, publishers, inbox, audit, acts, tallies, heartbeats, alerts, versions)
 

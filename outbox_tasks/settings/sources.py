@@ -32,22 +32,6 @@ SERVICE_LINKS_IGNORED = (
     "pod's spec, or give the Service another name"
 )
 
-FOLLOWS = "it follows from send_timeout, statement_timeout and queue_lease; set one of these"
-REMOVED = {
-    "run_lease": FOLLOWS,
-    "soft_time_limit": FOLLOWS,
-    "hard_time_limit": FOLLOWS,
-    "soft_shutdown_timeout": FOLLOWS,
-    "native_retry_max": "it follows from queue_lease; set that",
-    "visibility_timeout": "it follows from queue_lease; broker_transport_options can set another one",
-    "breaker_pause_max": "it is twelve times breaker_pause; set that",
-    "claim_batch": "it is 1000, or max_in_flight if that is less; set that",
-    "claim_expires": "each run of the claim ends after 5 s; leave it out",
-    "reserve": "one process is always left to the other destinations; set concurrency of a destination",
-}
-"""Settings that older releases had, and what to do instead."""
-
-
 SERVICE_LINK = re.compile(
     r"(OUTBOX(?:_\w+?)?)_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)=.*"
     r"|(OUTBOX(?:_\w+)?)_PORT=(?:tcp|udp|sctp)://.*",
@@ -130,8 +114,6 @@ def first_problem(error: ValidationError, fields: Mapping[str, FieldInfo]) -> Co
 
 def _no_such_setting(name: str, known: Collection[str]) -> str:
     """`name` and `known` are names of settings, or of variables."""
-    if advice := REMOVED.get(name.removeprefix(PREFIX).lower()):
-        return f"this setting was removed: {advice}"
     # Without the prefix, which would make all variables alike.
     near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
     prefix = PREFIX if name.startswith(PREFIX) else ""

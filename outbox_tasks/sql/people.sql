@@ -1,9 +1,8 @@
 -- What consumers, people and monitoring keep. Part of schema.sql.
 
 CREATE TABLE outbox_versions (
-  version     integer PRIMARY KEY,
-  applied_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-  finished_at timestamptz  -- what had to wait for the end of earlier releases was done then
+  version    integer PRIMARY KEY,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 -- Which outbox this is. A worker compares it with what a task says, so that it does not look in another one's tables.

@@ -31,7 +31,7 @@ from sqlalchemy.sql import ColumnElement, Executable
 
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.schema import Tables, qualified
-from outbox_tasks.errors import SchemaMissing, SchemaTooOld
+from outbox_tasks.errors import SchemaMissing
 from outbox_tasks.internals import block_of_test
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import EVENT_ID, Bundle, as_time
@@ -77,11 +77,11 @@ class ProbeStore(Store):
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Connect, make the tables if they are missing or old, and begin."""
+        """Connect, make the tables if they are missing, and begin."""
         store = cls.connect(_without_limits(settings))
         try:
             store.check_version()
-        except (SchemaMissing, SchemaTooOld):
+        except SchemaMissing:
             with migrating(settings) as connection:
                 upgrade(connection, settings.database_schema)
         # The next number, not the largest one in use: rows that others have not yet committed are not ours.

@@ -15,9 +15,8 @@ from outbox_tasks.errors import (
     DatabaseUnavailable,
     NotDead,
     OutboxError,
+    SchemaMismatch,
     SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
     UnknownMessage,
     WebClosed,
     WebMisused,
@@ -75,7 +74,7 @@ FOREVER = "public, max-age=31536000, immutable"
 BASIC = 'Basic realm="outbox_tasks", charset="UTF-8"'
 
 STATUS: dict[type[OutboxError], int] = {
-    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaTooOld: 503, SchemaTooNew: 503, WebNotInstalled: 500,
+    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, WebNotInstalled: 500,
     UnknownMessage: 404, NotDead: 409, ActBegun: 409,
 }  # fmt: skip
 """Of our errors. All others say that the input is bad."""
@@ -96,7 +95,7 @@ class _Own:
     """Whether the tables were seen to be of this release."""
 
     def check(self, *, read_only: bool) -> None:
-        """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release. If they are,
+        """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release. If they are,
         acts that another process has left go on."""
         if not self.checked:
             self.looks.get("tables", self.store.check_version, 2.0)

@@ -66,10 +66,7 @@ class TaskMessage:
 
     def dumps(self) -> str:
         """Raises `TypeError` or `ValueError` for what no broker's JSON could carry."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not self.confirm:  # older relays don't know it
-            del said["confirm"]
-        return str(dumps(said))
+        return str(dumps({field.name: getattr(self, field.name) for field in fields(self)}))
 
     @classmethod
     def loads(cls, text: str, accepted: Collection[str] | None = None) -> TaskMessage:

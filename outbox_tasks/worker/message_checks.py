@@ -145,7 +145,7 @@ def _need(holds: bool, what: str) -> None:
 def _by_our_clock(headers: dict[str, Any]) -> None:
     """Let the wait count from the arrival. Celery writes an ETA by the sender's clock and reads it by ours: if they are
     minutes apart, a retry after a second would outlive its lease. For the same reason the message never expires: begin
-    decides that, by the database's clock. Messages of an older relay have only an ETA."""
+    decides that, by the database's clock."""
     headers["expires"] = None
     wait = headers.get(WAIT)
     if wait is not None:

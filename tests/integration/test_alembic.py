@@ -11,7 +11,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, inspect
 
-from outbox_tasks.database.schema import FIRST, VERSION
+from outbox_tasks.database.schema import VERSION
 from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.store import Store
 from tests.integration.own_database import Place, own_database
@@ -114,5 +114,4 @@ def test_a_script_makes_the_same_tables_and_may_run_twice(
     ours = script[script.index("DO $outbox_tasks$") : script.rindex("$outbox_tasks$;") + len("$outbox_tasks$;")]
     ours = "\n".join(part for part in ours.split("\n\n") if "alembic_version" not in part)
     place.run(ours)
-    found = place.ask(f'SELECT count(*) FROM "{schema or "public"}".outbox_versions')
-    assert found == VERSION - FIRST + 1
+    assert place.ask(f'SELECT version FROM "{schema or "public"}".outbox_versions') == VERSION

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from outbox_tasks import Outbox, Settings
+from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.operating.doctor import tables
@@ -64,7 +65,7 @@ class TestTablesWithoutRows:
         refused = place.command("drain", settings=settings)
         assert "init" in refused.output
         again = place.command("init", settings=settings)
-        assert (again.exit_code, again.output) == (0, "The outbox tables are already at version 13.\n")
+        assert (again.exit_code, again.output) == (0, f"The outbox tables are already at version {VERSION}.\n")
         for _ in range(2):
             publish(place, key="order:1")
             assert sent(settings) == 1
@@ -76,11 +77,9 @@ class TestTablesWithoutRows:
         place.run(f"TRUNCATE {place.ask(TABLES)}", "COMMENT ON TABLE outbox_versions IS NULL")
         refused = place.command("init", settings=place.settings())
         assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
-        assert "INSERT INTO outbox_versions (version) VALUES (13)" in refused.output
-        place.run("INSERT INTO outbox_versions (version) VALUES (13)")
+        assert "are of version unknown" in refused.output
+        place.run(f"COMMENT ON TABLE outbox_versions IS '{VERSION}'")
         assert place.command("init", settings=place.settings()).exit_code == 0
-        assert "sequence_behind" in found(place.settings(), "sequence_behind")
-        assert place.command("maintain", settings=place.settings()).exit_code == 0
         assert found(place.settings(), "sequence_behind") == {}
 
 

@@ -1,4 +1,4 @@
-"""The tables: made once, by any number of hosts, in the caller's transaction; and brought to the next version."""
+"""The tables: made once, by any number of hosts, in the caller's transaction; those of another version are refused."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, Engine, MetaData, inspect, select, text
+from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outbox_tasks import migrations
+from outbox_tasks import sql
 from outbox_tasks.database.connection import engine_url, migrating
-from outbox_tasks.database.schema import FIRST, VERSION, tables
-from outbox_tasks.errors import SchemaMissing, SchemaOutgrown, SchemaTooNew, SchemaTooOld
-from outbox_tasks.migrations import finish, upgrade, upgrade_feed
+from outbox_tasks.database.schema import VERSION, tables
+from outbox_tasks.errors import SchemaMismatch, SchemaMissing
+from outbox_tasks.migrations import upgrade, upgrade_feed
 from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.claims import take
 from tests.conftest import MakeSettings, Rows
 from tests.integration.own_database import own_database
-
-ALL = list(range(FIRST, VERSION + 1))
 
 
 @pytest.fixture
@@ -54,9 +51,9 @@ def table_names(engine: Engine, schema: str) -> set[str]:
 
 class TestUpgrade:
     def test_makes_the_tables_once(self, settings: MakeSettings, store: Store, schema: str) -> None:
-        for applied in (ALL, [], []):
+        for made in (True, False, False):
             with migrating(settings()) as connection:
-                assert upgrade(connection, schema) == applied
+                assert upgrade(connection, schema) is made
         store.check_version()
 
     @pytest.mark.parametrize("feed_first", [True, False])
@@ -78,14 +75,14 @@ class TestUpgrade:
     def test_through_an_asynchronous_engine(self, engine: Engine, store: Store, schema: str) -> None:
         """As Alembic's template for asyncio does it."""
 
-        async def work() -> list[int]:
+        async def work() -> bool:
             asynchronous = create_async_engine(engine.url.set(drivername="postgresql+asyncpg"))
             async with asynchronous.begin() as connection:
-                applied = await connection.run_sync(upgrade, schema)
+                made = await connection.run_sync(upgrade, schema)
             await asynchronous.dispose()
-            return applied
+            return made
 
-        assert asyncio.run(work()) == ALL
+        assert asyncio.run(work()) is True
         store.check_version()
 
     def test_a_rollback_undoes_it(self, connection: Connection, engine: Engine, schema: str) -> None:
@@ -94,19 +91,17 @@ class TestUpgrade:
             transaction.rollback()
         assert table_names(engine, schema) == set()
 
-    def test_many_upgrades_at_once_apply_each_version_once(
-        self, settings: MakeSettings, store: Store, schema: str
-    ) -> None:
+    def test_of_many_at_once_one_makes_the_tables(self, settings: MakeSettings, store: Store, schema: str) -> None:
         together = threading.Barrier(8)
 
-        def run(_: int) -> list[int]:
+        def run(_: int) -> bool:
             with migrating(settings()) as connection:
                 together.wait(10)
                 return upgrade(connection, schema)
 
         with ThreadPoolExecutor(8) as pool:
-            applied = list(pool.map(run, range(8)))
-        assert sorted(applied) == [[]] * 7 + [ALL]
+            made = list(pool.map(run, range(8)))
+        assert sorted(made) == [False] * 7 + [True]
         store.check_version()
 
     def test_is_part_of_the_callers_transaction(self, connection: Connection, engine: Engine, schema: str) -> None:
@@ -143,8 +138,22 @@ class TestUpgrade:
             assert connection.scalar(text(f'SELECT "{name}".outbox_day_make(3)'))
             transaction.rollback()
 
-    def test_files_are_numbered_without_a_gap_up_to_the_version(self) -> None:
-        assert list(migrations.migrations()) == ALL
+    def test_fails_whole(self, engine: Engine, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = sql.source("schema.sql")
+        monkeypatch.setattr(sql, "source", lambda _: f"{whole}; SELECT 1 / 0;")
+        with pytest.raises(DBAPIError, match="division by zero"), engine.begin() as connection:
+            upgrade(connection, schema)
+        assert schema not in inspect(engine).get_schema_names()
+
+    def test_the_script_that_init_prints_makes_the_same_tables_once(self, engine: Engine) -> None:
+        with own_database(engine) as place:
+            printed = place.command("init", "--sql", settings=place.settings())
+            assert printed.exit_code == 0
+            assert place.ask("SELECT to_regclass('outbox_versions')::text") is None
+            for _ in range(2):
+                place.run(printed.output)
+            again = place.command("init", "--json", settings=place.settings())
+            assert {"version": VERSION, "made": False}.items() <= json.loads(again.output).items()
 
 
 class TestVersion:
@@ -158,42 +167,16 @@ class TestVersion:
         with pytest.raises(SchemaMissing):
             store.check_version()
 
-    @pytest.mark.parametrize(
-        ("found", "needed", "error"),
-        [
-            (FIRST - 1, VERSION, SchemaOutgrown),
-            (VERSION, VERSION + 1, SchemaTooOld),
-            (VERSION + 1, VERSION, SchemaTooNew),
-        ],
-        ids=["before the first", "older", "newer"],
-    )
-    def test_of_another_release_stops_the_relay(
-        self, rows: Rows, store: Store, found: int, needed: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("found", [VERSION - 1, VERSION + 1], ids=["older", "newer"])
+    def test_of_another_release_stops_the_relay_and_is_refused_by_init(
+        self, rows: Rows, store: Store, schema: str, found: int
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.relay.store.VERSION", needed)
-        self.note(rows, found)
-        with pytest.raises(error, match=rf"version {found}.*{needed}") as refused:
+        with rows.engine.begin() as connection:
+            connection.execute(rows.tables.versions.update().values(version=found))
+        says = rf"{schema}.* are of version {found}, .* needs version {VERSION}\..*outbox-tasks drain.*DROP SCHEMA"
+        with pytest.raises(SchemaMismatch, match=says):
             store.check_version()
-        assert refused.type is error
-
-    @pytest.mark.parametrize("found", [1, FIRST - 1])
-    def test_of_before_the_first_release_is_drained_and_not_upgraded(
-        self, rows: Rows, settings: MakeSettings, schema: str, found: int
-    ) -> None:
-        self.note(rows, found)
-        says = "Let the release that made them send what is left"
-        with pytest.raises(SchemaOutgrown, match=says), migrating(settings()) as connection:
-            upgrade(connection, schema)
-
-    def note(self, rows: Rows, version: int) -> None:
-        with rows.engine.begin() as connection:
-            connection.execute(rows.tables.versions.delete())
-            connection.execute(rows.tables.versions.insert().values(version=version))
-
-    def test_of_a_newer_release_is_not_upgraded(self, rows: Rows, settings: MakeSettings, schema: str) -> None:
-        with rows.engine.begin() as connection:
-            connection.execute(rows.tables.versions.insert().values(version=VERSION + 1))
-        with pytest.raises(SchemaTooNew), migrating(settings()) as connection:
+        with pytest.raises(SchemaMismatch, match=says), migrating(store.settings) as connection:
             upgrade(connection, schema)
 
 
@@ -215,66 +198,3 @@ class TestTables:
             assert {index.name for index in each.indexes} == {index.name for index in there.indexes}, each.name
             if each.primary_key:
                 assert columns(each) == columns(there)
-
-
-class TestNext:
-    """A release with two more versions: files in a directory of the test."""
-
-    @pytest.fixture(autouse=True)
-    def plan(self, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """The tables of this release are there before: others are made after these."""
-        add = "ALTER TABLE :schema.outbox_heartbeats ADD {};"
-        (tmp_path / "014_pre_add_note.sql").write_text(add.format("note text"))
-        (tmp_path / "014_post_note.sql").write_text("ALTER TABLE :schema.outbox_heartbeats ALTER note SET NOT NULL;")
-        (tmp_path / "015_pre_add_mark.sql").write_text(add.format("mark text"))
-        monkeypatch.setattr(migrations, "FOLDER", tmp_path)
-        monkeypatch.setattr(migrations, "VERSION", 15)
-        return tmp_path
-
-    def columns(self, engine: Engine, schema: str) -> dict[str, bool]:
-        """The new columns, and whether they may be null."""
-        found = inspect(engine).get_columns("outbox_heartbeats", schema)
-        return {column["name"]: column["nullable"] for column in found if column["name"] in ("note", "mark")}
-
-    def test_comes_in_the_order_of_the_numbers(self, engine: Engine, schema: str) -> None:
-        with engine.begin() as connection:
-            assert [upgrade(connection, schema, to=14), upgrade(connection, schema)] == [[14], [15]]
-        assert self.columns(engine, schema) == {"note": True, "mark": True}
-
-    def test_comes_with_new_tables_too(self, connection: Connection, schema: str) -> None:
-        with connection.begin() as transaction:
-            assert upgrade(connection, f"{schema}_new") == [*ALL, 14, 15]
-            transaction.rollback()
-
-    def test_is_finished_once_when_somebody_says_so(self, rows: Rows, engine: Engine, schema: str) -> None:
-        with engine.begin() as connection:
-            assert finish(connection, schema) == []
-            upgrade(connection, schema)
-        assert self.columns(engine, schema)["note"]
-        with engine.begin() as connection:
-            assert [finish(connection, schema), finish(connection, schema)] == [[14], []]
-            finished = connection.scalars(select(rows.tables.versions.c.version).where(text("finished_at IS NOT NULL")))
-            assert finished.all() == [14]
-        assert not self.columns(engine, schema)["note"]
-
-    def test_is_all_or_nothing(self, engine: Engine, schema: str, plan: Path) -> None:
-        (plan / "015_pre_add_mark.sql").write_text("ALTER TABLE :schema.outbox_heartbeats ADD mark text; SELECT 1 / 0;")
-        with pytest.raises(DBAPIError, match="division by zero"), engine.begin() as connection:
-            upgrade(connection, schema)
-        assert self.columns(engine, schema) == {}
-
-    def test_of_init_is_a_transaction_of_its_own(self, engine: Engine, plan: Path) -> None:
-        """What is done stays done, and no lock is held meanwhile."""
-        fails = "ALTER TABLE :schema.outbox_heartbeats ADD mark text; SELECT 1 / 0;"
-        works = (plan / "015_pre_add_mark.sql").read_text()
-        with own_database(engine) as place:
-            (plan / "015_pre_add_mark.sql").write_text(fails)
-            assert place.command("init", settings=place.settings()).exit_code != 0
-            assert list(self.columns(place.engine, "public")) == ["note"]
-            (plan / "015_pre_add_mark.sql").write_text(works)
-            for applied, finished in (([15], [14]), ([], [])):
-                done = place.command("init", "--finish", "--json", settings=place.settings())
-                assert done.exit_code == 0, done.output
-                said = json.loads(done.output)
-                assert (said["applied"], said["finished"]) == (applied, finished)
-            assert self.columns(place.engine, "public") == {"note": False, "mark": True}

@@ -138,7 +138,7 @@ def test_a_worker_says_at_its_start_what_it_lacks(
         execute(engine, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_tables_of_an_older_release_are_named_at_the_start_and_run_nothing(
+def test_tables_of_another_release_are_named_at_the_start_and_run_nothing(
     app: Celery, worker: Worker, call: Call, queue: Any, rows: Rows, engine: Engine, schema: str, caplog: Any
 ) -> None:
     id = call(1)
@@ -147,7 +147,7 @@ def test_tables_of_an_older_release_are_named_at_the_start_and_run_nothing(
     execute(engine, f"INSERT INTO {schema}.outbox_versions (version) VALUES ({VERSION - 1})")
     execute(engine, f"ALTER TABLE {schema}.outbox_runs DROP COLUMN handed_at CASCADE")
     worker.supervisor.check()
-    assert f"have version {VERSION - 1}: they are of another kind" in caplog.text
+    assert f"are of version {VERSION - 1}, and this release needs version {VERSION}" in caplog.text
     worker.trace(copy)
     assert app.seen == []
     assert len(queue()) == 1

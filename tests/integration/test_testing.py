@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import PermanentError, TransientError
-from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage, Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.publishers import Publishers
@@ -157,11 +156,7 @@ class TestPublished:
             _ = binary.json
         assert "payload is not JSON but image/x" in refusal(outbox.assert_published, id=42)
 
-    def test_tables_are_made_where_they_are_missing_and_upgraded_where_they_are_old(
-        self, own_settings: Settings, engine: Engine, schema: str
-    ) -> None:
-        with engine.begin() as connection:
-            upgrade(connection, schema, to=1)
+    def test_tables_are_made_where_they_are_missing(self, own_settings: Settings) -> None:
         with OutboxProbe(own_settings) as probe:
             probe.assert_nothing_published()
         store = Store.connect(own_settings)

@@ -93,12 +93,12 @@ class TestMessages:
     def test_with_an_own_id_are_written_once_for_each_destination(
         self, outbox: Outbox, rows: Rows, engine: Engine
     ) -> None:
-        """Also where an earlier release, which gave them no event id, has written the first copy."""
-        for earlier in (True, False):
+        """Also where the first copy has no event id."""
+        for without in (True, False):
             with Session(engine) as session, session.begin():
                 assert outbox.publish(session, "order.created", {}, id=UUID(int=5)) == UUID(int=5)
             assert len(rows.hot()) == 2
-            if earlier:
+            if without:
                 rows.change(headers={})
 
     def test_can_be_delayed(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:

@@ -24,7 +24,7 @@ from outbox_tasks.errors import (
 )
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import WEEK, Destination
-from outbox_tasks.settings.sources import REMOVED, Environment
+from outbox_tasks.settings.sources import Environment
 from outbox_tasks.text import redacted
 from tests.conftest import MakeSettings
 
@@ -79,13 +79,6 @@ class TestLimits:
 
     def test_of_a_pause_follow_from_its_beginning(self) -> None:
         assert (Settings().breaker_pause_max, Settings(breaker_pause=1).breaker_pause_max) == (60, 12)
-
-    @pytest.mark.parametrize("name", REMOVED)
-    def test_that_were_settings_are_refused_with_what_to_set(self, empty_directory: Path, name: str) -> None:
-        (empty_directory / "outbox.toml").write_text(f"{name} = 5")
-        with pytest.raises(ConfigurationError, match=f"{name} = 5 .*this setting was removed: ") as caught:
-            Settings()
-        assert caught.value.rule.endswith(REMOVED[name])
 
 
 class TestContradictions:
@@ -171,10 +164,8 @@ class TestUnknownKeys:
         monkeypatch.setattr(Environment, "logged", set())
         monkeypatch.setenv("OUTBOX_CLAIM_INTERVALL", SECRET)
         monkeypatch.setenv("OUTBOX_ENABLED", SECRET)
-        monkeypatch.setenv("OUTBOX_CLAIM_BATCH", SECRET)
         assert Settings() == Settings()
         assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-            f"OUTBOX_CLAIM_BATCH is ignored: this setting was removed: {REMOVED['claim_batch']}",
             "OUTBOX_CLAIM_INTERVALL is ignored: there is no such setting; did you mean OUTBOX_CLAIM_INTERVAL?",
             "OUTBOX_ENABLED is ignored: there is no such setting",
         ]

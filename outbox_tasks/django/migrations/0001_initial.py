@@ -2,15 +2,14 @@ from typing import Any, ClassVar
 
 from django.db import migrations, models
 
-from outbox_tasks.database.schema import FIRST
-from outbox_tasks.django.migrations import to_version
+from outbox_tasks.django.migrations import tables
 from outbox_tasks.django.permissions import PERMISSIONS
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]
     dependencies: ClassVar[list[Any]] = []
     operations: ClassVar[list[Any]] = [
-        to_version(FIRST),
+        tables(),
         migrations.CreateModel(
             name="Page",
             fields=[("id", models.BigAutoField(primary_key=True, auto_created=True, serialize=False))],

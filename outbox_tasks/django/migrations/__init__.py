@@ -1,4 +1,4 @@
-"""The first makes `sql/schema.sql`; one more follows for each file of `outbox_tasks/migrations/`."""
+"""The first makes the tables of `sql/schema.sql`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from outbox_tasks.errors import UnsupportedDialect, UnsupportedDjangoDatabase
 from outbox_tasks.migrations import upgrade
 
 
-def to_version(version: int) -> RunPython:
-    """The operation that brings the tables to `version`, where `outbox-tasks init` has not done so. They stay when it
-    is undone: there may be messages in them."""
+def tables() -> RunPython:
+    """The operation that makes the tables, where `outbox-tasks init` has not done so. They stay when it is undone:
+    there may be messages in them."""
 
     def forwards(apps: Any, schema_editor: Any) -> None:
         connection = schema_editor.connection
         try:
-            upgrade(connection, to=version)
+            upgrade(connection)
         except UnsupportedDialect as refused:
             raise UnsupportedDjangoDatabase(alias=connection.alias, **refused.facts) from None
 

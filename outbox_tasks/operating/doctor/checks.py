@@ -34,7 +34,7 @@ OF_THE_DATABASE = (
     Check(DATABASE, database.session, {"session_settings"}, needs=("server",)),
     Check(DATABASE, database.clock, {"clock_skew"}, needs=("server",)),
     Check(
-        TABLES, tables.version, {"schema_missing", "schema_old", "schema_new"}, needs=("server",), gives=("tables",)
+        TABLES, tables.version, {"schema_missing", "schema_mismatch"}, needs=("server",), gives=("tables",)
     ),
     Check(DATABASE, database.timeline, {"timeline_changed"}, needs=("tables",)),
     Check(TABLES, rights.lacking, {"rights_missing"}, needs=("server",)),

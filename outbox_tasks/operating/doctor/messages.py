@@ -51,7 +51,7 @@ def _late(site: Site) -> Iterator[Finding]:
     if heartbeats.claims_late:
         yield _claims_late(site)
     # Beat runs it for the first time an hour after its start.
-    if (site.look("upgraded")[0].age if maintain is None else maintain) > UNMAINTAINED:
+    if (site.look("made")[0].age if maintain is None else maintain) > UNMAINTAINED:
         yield warning(
             "no_maintenance",
             f"Maintenance {_last('ran', maintain)}.",

@@ -9,7 +9,7 @@ from typing import Any
 
 from outbox_tasks import sql
 from outbox_tasks.database.schema import NO_RIGHTS, VERSION, where
-from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
+from outbox_tasks.errors import DatabaseUnavailable, SchemaMismatch, SchemaMissing
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.doctor.transactions import oldest_snapshot
@@ -55,17 +55,14 @@ def version(site: Site) -> Results:
             "schema_missing", f"The outbox tables are not in {place}.", "Nothing can be stored, and nothing sent.",
             "outbox-tasks init; if they are elsewhere, set OUTBOX_DATABASE_SCHEMA.",
         )  # fmt: skip
-    except SchemaTooOld as old:
+    except SchemaMismatch as other:
         yield error(
-            "schema_old", f"The outbox tables have version {old.found}, and this release needs {old.needed}.",
-            "Workers of this release refuse to start.", "outbox-tasks init",
-        )  # fmt: skip
-    except SchemaTooNew as new:
-        yield error(
-            "schema_new", f"The outbox tables have version {new.found}, and this release knows only {new.needed}.",
-            "A newer release has upgraded them; workers of this one refuse to start.",
-            "Install the newer release here too.",
-        )  # fmt: skip
+            "schema_mismatch",
+            f"The outbox tables in {place} are of version {other.found}, and this release needs version {VERSION}.",
+            "Workers of this release refuse to start.",
+            "Use the release that made them. Or let it send what is left (outbox-tasks drain), drop the tables, and "
+            "run outbox-tasks init of this release.",
+        )
     except DatabaseUnavailable as away:
         if getattr(away.__cause__, "sqlstate", None) != NO_RIGHTS:
             raise

@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import cached_property
 
 from outbox_tasks.database import schema
-from outbox_tasks.database.schema import FIRST, VERSION, where
-from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaOutgrown, SchemaTooNew, SchemaTooOld
+from outbox_tasks.database.schema import VERSION, where
+from outbox_tasks.errors import DatabaseUnavailable, SchemaMismatch, SchemaMissing
 from outbox_tasks.relay.store.claims import Claims
 from outbox_tasks.relay.store.deliveries import Deliveries
 
@@ -22,16 +22,12 @@ class Store(Claims, Deliveries):
     """The outbox tables of one database."""
 
     def check_version(self) -> None:
-        """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release."""
-        found = self.rows(schema.version(self.tables), {})[0][0]
+        """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release."""
+        found, place = self.rows(schema.version(self.tables), {})[0][0], where(self.settings.database_schema)
         if found is None:
-            raise SchemaMissing(where=where(self.settings.database_schema))
-        if found < FIRST:
-            raise SchemaOutgrown(found=found, needed=FIRST, where=where(self.settings.database_schema))
-        if found < VERSION:
-            raise SchemaTooOld(found=found, needed=VERSION)
-        if found > VERSION:
-            raise SchemaTooNew(found=found, needed=VERSION)
+            raise SchemaMissing(where=place)
+        if found != VERSION:
+            raise SchemaMismatch(where=place, found=found, needed=VERSION)
 
     @cached_property
     def identity(self) -> str:

@@ -1,2 +1,2 @@
--- Seconds since the last migration.
+-- Seconds since the tables were made.
 SELECT date_part('epoch', clock_timestamp() - max(applied_at)) AS age FROM :schema.outbox_versions
