@@ -57,6 +57,7 @@ class CeleryTaskPublisher:
     """Sends tasks. Sent, or handed over, means that the broker has taken the message."""
 
     green = True
+    batch_size = 100
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         parts, found = urlsplit(destination.url), options.read(destination, OPTIONS)

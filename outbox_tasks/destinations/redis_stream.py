@@ -6,7 +6,8 @@ Redis Streams have no CloudEvents binding: docs/destinations.md says what the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Container, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -17,7 +18,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redis.retry import Retry
 
 from outbox_tasks.destinations import options
-from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
@@ -28,21 +29,16 @@ Entry = tuple[int, bytes]
 """How many texts the fields of a message are, and the texts as Redis reads them.
 https://redis.io/docs/latest/develop/reference/protocol-spec/"""
 
-IN_ORDER = """local sent, at = 0, 2
+IN_ORDER = """local sent, at = 0, 1
 while at <= #ARGV do
-  local last = at + tonumber(ARGV[at])
-  local added
-  if ARGV[1] == '' then
-    added = redis.pcall('XADD', KEYS[1], '*', unpack(ARGV, at + 1, last))
-  else
-    added = redis.pcall('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(ARGV, at + 1, last))
-  end
-  if type(added) == 'table' and added.err then return {sent, added} end
+  local last = at + ARGV[at]
+  local added = redis.pcall(unpack(ARGV, at + 1, last))
+  if type(added) == 'table' then return {sent, added} end
   sent, at = sent + 1, last + 1
 end
 return {sent}"""
-"""Appends entries, each as the number of its texts and then these, and stops at the first that Redis refuses. Answers
-how many there are, and the refusal."""
+"""Runs commands, each given as the number of its texts and these. Answers how many Redis has run before one that it
+refuses, and the refusal."""
 
 MOST_TEXTS = 2_000
 """In an entry of a script: Lua can hand on only so many at once."""
@@ -52,10 +48,13 @@ class RedisStreamPublisher:
     """Appends to one stream. Sent means that Redis has answered with the entry's id."""
 
     green = True
+    batch_size = 500
     keeps_order = True
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
+        self._wait = settings.send_timeout / 2
+        """Seconds: the longest wait for an answer, and how long one may begin after the first."""
         parts = urlsplit(destination.url)
         database, stream = _path(destination, parts.path)
         self.stream = stream or destination.name
@@ -63,11 +62,11 @@ class RedisStreamPublisher:
         trim = ["MAXLEN", "~", str(maxlen)] if maxlen else []
         command = ["XADD", self.stream, *trim, "*"]
         self._length, self._head = len(command), b"".join(map(_bulk, command))
-        self._script = [*map(_bulk, ("EVAL", IN_ORDER, "1", self.stream)), _bulk(str(maxlen or ""))]
+        self._script = b"".join(map(_bulk, ("EVAL", IN_ORDER, "1", self.stream)))
         self._connection = redis.ConnectionPool.from_url(
             urlunsplit((parts.scheme.partition("+")[0], parts.netloc, f"/{database}", "", "")),
-            socket_connect_timeout=min(5.0, settings.send_timeout / 2),
-            socket_timeout=settings.send_timeout / 2,
+            socket_connect_timeout=min(5.0, self._wait),
+            socket_timeout=self._wait,
             socket_keepalive=True,
             health_check_interval=5,
             # Redis may have run an XADD whose answer was lost. So the relay decides about retries, and records them.
@@ -79,56 +78,61 @@ class RedisStreamPublisher:
         """Whether the last commands on this connection have all been answered."""
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """All commands in one write, and not in a transaction: each message has an outcome of its own."""
-        entries, unsendable = encoded(messages, self._entry)
+        """All commands in one write, and not in a transaction: each message has an outcome of its own. If several
+        messages have one key, a script appends them."""
+        deadline = time.monotonic() + self._wait
+        entries, outcomes = encoded(messages, self._entry)
         keys = [message.key for message in messages if message.key is not None]
-        if len(keys) > len(set(keys)):
-            return self._in_order(messages, entries, unsendable)
-        return self._each(len(messages), entries, unsendable)
-
-    def _each(self, count: int, entries: Mapping[int, Entry], outcomes: Mapping[int, Outcome]) -> list[Outcome]:
-        """Send the entries, each for itself. Those without an entry have their outcome."""
-        commands = [b"*%d\r\n%b%b" % (self._length + texts, self._head, fields) for texts, fields in entries.values()]
         try:
-            answers = iter(self._answers(commands) if commands else [])
-        except RedisError as error:
-            failed = _outcome(error)
-            return [outcomes.get(place, failed) for place in range(count)]
-        return [outcomes.get(place) or _outcome(next(answers)) for place in range(count)]
+            if len(keys) > len(set(keys)):
+                outcomes |= self._in_order(messages, entries, deadline)
+            elif entries:
+                answers = self._answers([self._command(entry) for entry in entries.values()], deadline)
+                outcomes.update(zip(entries, map(_outcome, answers), strict=True))
+        except RedisError as error:  # each may have arrived
+            outcomes = dict.fromkeys(entries, _outcome(error)) | outcomes
+        return [outcomes.get(place) or Outcome.behind() for place in range(len(messages))]
 
     def _in_order(
-        self, messages: Sequence[LeasedMessage], entries: Mapping[int, Entry], outcomes: dict[int, Outcome]
-    ) -> list[Outcome]:
-        """Let Redis append several messages of a key by a script, which stops at the first refusal."""
-        scripted = self.keeps_order and all(texts <= MOST_TEXTS for texts, _ in entries.values())
-        entries = _sendable(messages, entries, outcomes, runs=scripted)
-        if not scripted or not entries:
-            return self._each(len(messages), entries, outcomes)
-        arguments = [_bulk(str(texts)) + fields for texts, fields in entries.values()]
-        length = len(self._script) + sum(texts + 1 for texts, _ in entries.values())
-        try:
-            [answer] = self._answers([b"*%d\r\n%b" % (length, b"".join((*self._script, *arguments)))])
-        except RedisError as error:  # it may have run
-            failed = _outcome(error)
-            return [outcomes.get(place, failed) for place in range(len(messages))]
-        if isinstance(answer, RedisError):
-            failed = _outcome(answer)
-            if failed.result is not Result.OUTAGE or isinstance(answer, NoPermissionError):
-                # Scripts are not allowed here, or not known.
-                self.keeps_order = False
-                return self._in_order(messages, entries, outcomes)
-            answer = [0, answer]
-        assert isinstance(answer, list)
-        sent, *refused = answer
-        found = [Outcome.sent()] * sent + [_outcome(error) for error in refused]
-        outcomes.update(zip(entries, found, strict=False))
-        return [outcomes.get(place) or Outcome.behind() for place in range(len(messages))]
+        self, messages: Sequence[LeasedMessage], entries: dict[int, Entry], deadline: float
+    ) -> dict[int, Outcome]:
+        """Append entries of which some have one key, up to the first that Redis refuses: it would refuse the others
+        too."""
+        for place in _behind(messages, entries):
+            entries.pop(place, None)
+        count, *refusal = self._appended(list(entries.values()), deadline)
+        sent = dict.fromkeys(list(entries)[:count], Outcome.sent())
+        refused = dict.fromkeys(entries, _outcome(refusal[0])) if refusal else {}
+        return refused | sent | dict.fromkeys(_behind(messages, sent), Outcome.behind())
+
+    def _appended(self, entries: Sequence[Entry], deadline: float) -> list[Any]:
+        """How many entries Redis has appended; and its refusal, if that is not all. Where scripts are not allowed, and
+        for entries that are too long for them, it takes a round trip for each."""
+        if all(texts <= MOST_TEXTS for texts, _ in entries):
+            length = 4 + sum(1 + self._length + texts for texts, _ in entries)
+            commands = [_bulk(str(self._length + texts)) + self._head + fields for texts, fields in entries]
+            script = b"*%d\r\n%b%b" % (length, self._script, b"".join(commands))
+            [answer] = self._answers([script], deadline)
+            if isinstance(answer, list):
+                return answer
+        for count, entry in enumerate(entries):
+            try:
+                [answer] = self._answers([self._command(entry)], deadline)
+            except RedisError as error:
+                answer = error
+            if isinstance(answer, RedisError):
+                return [count, answer]
+        return [len(entries)]
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.disconnect()
 
-    def _answers(self, commands: Sequence[bytes]) -> list[object]:
+    def _command(self, entry: Entry) -> bytes:
+        texts, fields = entry
+        return b"*%d\r\n%b%b" % (self._length + texts, self._head, fields)
+
+    def _answers(self, commands: Sequence[bytes], deadline: float) -> list[object]:
         """Redis's answer to each command. On a connection of our own: redis-py's pipeline takes four times as much CPU
         for a message, most of it to pack the command."""
         connection = self._connection
@@ -137,7 +141,7 @@ class RedisStreamPublisher:
         self._answered = False
         try:
             connection.send_packed_command([b"".join(commands)])
-            answers = [_answer(connection) for _ in commands]
+            answers = [_answer(connection, deadline) for _ in commands]
         except BaseException:  # a time limit too: the next message must not be given the rest of these answers
             connection.disconnect()
             raise
@@ -153,22 +157,15 @@ class RedisStreamPublisher:
         return 2 * len(fields), b"".join(fields)
 
 
-def _sendable(
-    messages: Sequence[LeasedMessage], entries: Mapping[int, Entry], outcomes: dict[int, Outcome], *, runs: bool
-) -> dict[int, Entry]:
-    """The entries that may be sent. Those behind a message of their key that can't be sent get their outcome; without
-    `runs`, those behind any message of their key."""
-    sendable: dict[int, Entry] = {}
-    stopped: set[str | None] = set()
+def _behind(messages: Sequence[LeasedMessage], passing: Container[int]) -> list[int]:
+    """The places of the messages behind one of their key whose place is not among these."""
+    behind, stopped = [], set[str | None]()
     for place, message in enumerate(messages):
-        if place in entries:
-            if message.key in stopped:
-                outcomes[place] = Outcome.behind()
-            else:
-                sendable[place] = entries[place]
-        if message.key is not None and not (runs and place in sendable):
+        if message.key in stopped:
+            behind.append(place)
+        elif message.key is not None and place not in passing:
             stopped.add(message.key)
-    return sendable
+    return behind
 
 
 def _bulk(text: str) -> bytes:
@@ -194,7 +191,9 @@ def _close_unless_idle(connection: Any) -> None:
         connection.disconnect()
 
 
-def _answer(connection: Any) -> object:
+def _answer(connection: Any, deadline: float) -> object:
+    if time.monotonic() > deadline:
+        raise redis.exceptions.TimeoutError("there was no time left for the answer")
     try:
         return connection.read_response()
     except ResponseError as refusal:

@@ -38,10 +38,6 @@ WAKING_OF_MANY = 4
 SPREAD = 4
 """While the workers are idle, a claim makes at least this many bundles, so that several workers share the messages."""
 
-KEYS = 15
-"""If many messages with keys are due, a bundle to a webhook has so many keys: more than it sends at once, because some
-are slow."""
-
 
 @dataclass(slots=True)
 class Tally:
@@ -142,7 +138,7 @@ def _claim_batch(
         return _marked(list(made), shares, Counter(row.destination for row in rows))
 
     tries = {name for name, share in shares.items() if share.probe}
-    rows, bundles = store.claim(sizes, lease, pack, _of_keys(store.settings, shares), tries)
+    rows, bundles = store.claim(sizes, lease, pack, tries)
     store.traffic.unused(shares, Counter(row.destination for row in rows), lease)
     _hand_on(store, send, bundles)
     store.traffic.pace.sent(len(bundles))
@@ -156,13 +152,6 @@ def _claim_batch(
 
 def _due(rows: Iterable[Claimed]) -> list[Claimed]:
     return [row for row in rows if row.status != DEAD and not row.superseded]
-
-
-def _of_keys(settings: Settings, shares: Mapping[str, Share]) -> dict[str, int]:
-    """How many messages with keys may be leased, where that is more than of others: one send can use them."""
-    most = settings.max_in_flight // 2
-    free = [name for name, share in shares.items() if not (share.probe or share.metered)]
-    return {name: min(most, settings.longest_run_of(name)) for name in free if settings.sends_keys_at_once(name)}
 
 
 def _is_late(row: Claimed) -> bool:
@@ -232,17 +221,15 @@ def bundled(
 ) -> Iterator[Bundle]:
     """Group leased rows into bundles of one destination and priority, in the order of insertion. Messages of one key
     stay together, whatever their priority."""
-    together: dict[tuple[str, int, bool, bool], list[Claimed]] = defaultdict(list)
-    sends_at_once = {name: settings.sends_keys_at_once(name) for name in settings.destinations}
+    together: dict[tuple[str, int, bool], list[Claimed]] = defaultdict(list)
     for row in rows:
         if row.alone:
             yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
             keyless = row.key is None
-            at_once = not keyless and sends_at_once[row.destination]
-            together[row.destination, row.priority if keyless else 0, at_once, keyless and _is_late(row)].append(row)
+            together[row.destination, row.priority if keyless else 0, keyless and _is_late(row)].append(row)
     spread = ceil(spread / max(1, len(together)))
-    for (destination, priority, at_once, late), due in together.items():
+    for (destination, priority, late), due in together.items():
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)
         lane = 2 - priority if much or priority < 0 else 0
@@ -252,13 +239,10 @@ def bundled(
         if destination in flooding:
             most = settings.flood_bundle_of(destination)
             size = min(most, max(size, len(due) // SPREAD))
-        if at_once and much:
-            most = settings.longest_run_of(destination)
-            size = ceil(len(due) / ceil(len(_runs(due)) / KEYS))
         packed = list(_packed(due, size, most))
         # When these have arrived, the next messages of their keys are due. Nobody else wakes the claim then.
         keyed = [n for n, some in enumerate(packed) if any(row.key is not None for row in some)]
-        waking = {*keyed[:: -WAKING_OF_MANY if much and not at_once else -1]}
+        waking = {*keyed[:: -WAKING_OF_MANY if much else -1]}
         for n, some in enumerate(packed):
             tickets = tuple(map(_ticket, some))
             # A worker may fetch `GATHERED` messages of this size with one statement.

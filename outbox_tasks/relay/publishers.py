@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.errors import OutageError, PermanentError, TransientError
-from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.model import UNKNOWN_DESTINATION, LeasedMessage, Outcome
 from outbox_tasks.relay.claim_check import ClaimCheck
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -57,7 +57,8 @@ class SharedPublisher:
             settings = settings.model_copy(update={"send_timeout": half})
         self._settings = settings
         self._free = [load(destination, settings)]
-        self._note_order(self._free[0])
+        # What could not be stored is not sent, and the publisher does not know of it: then the relay keeps the order.
+        self.keeps_order = self._storage is None and getattr(self._free[0], "keeps_order", False)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Store what is too large, and send what could be stored."""
@@ -81,13 +82,20 @@ class SharedPublisher:
         try:
             return publisher.publish(messages)
         finally:
-            self._note_order(publisher)
             self._free.append(publisher)
 
-    def _note_order(self, publisher: Publisher) -> None:
-        """What could not be stored is not sent, and the publisher does not know of it: then the relay keeps the
-        order."""
-        self.keeps_order = self._storage is None and getattr(publisher, "keeps_order", False)
+
+def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+    """One outcome per message, whatever the publisher does."""
+
+    def publish(messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        publisher = publishers.get(destination)
+        if publisher is None:
+            # A relay with newer settings claimed it, and can also send it.
+            return [Outcome.retry(UNKNOWN_DESTINATION, f"{destination!r} is not configured here")] * len(messages)
+        return publisher.publish(messages)
+
+    return outcomes_of(publish, destination, messages)
 
 
 def outcomes_of(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.errors import OutboxError
-from outbox_tasks.model import UNKNOWN_DESTINATION, Bundle, LeasedMessage, Outcome, Result, Ticket
-from outbox_tasks.relay.publishers import outcomes_of
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Ticket
+from outbox_tasks.relay.order import send_in_order
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import SLOW, Settings
+from outbox_tasks.settings import SLOW
 from outbox_tasks.wire import tracing
 
 SLOT_WAITS = (0.002, 0.004, 0.008)
@@ -35,7 +33,8 @@ def begin_and_send(
     if free:
         configured = store.settings.destinations.get(bundle.destination)
         with tracing.sending(bundle.destination, configured.scheme if configured else "", free) as sends:
-            sends.outcomes = send_in_order(store.settings, publishers, bundle.destination, sends.messages)
+            outcomes_in_order = send_in_order(store.settings, publishers, bundle.destination, sends.messages)
+            sends.outcomes = _not_by_themselves(sends.messages, outcomes_in_order)
         outcomes = {message.id: outcome for message, outcome in zip(free, sends.outcomes, strict=True)}
     return [(_ticket(message), outcomes.get(message.id) or Outcome.behind()) for message in messages]
 
@@ -79,36 +78,6 @@ def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried:
     return begun
 
 
-def send_in_order(
-    settings: Settings, publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
-) -> list[Outcome]:
-    """One outcome per message. Messages go in waves: first the first one of every key, then the second ones. So each
-    message is sent after the one before it with the same key has arrived, and not at all if that one failed. Unless the
-    publisher sees to that itself.
-    """
-    try:
-        publishers.get(destination)
-    except OutboxError as error:  # such as a library that is not installed here: the others are sent all the same
-        return [Outcome.outage("unusable", str(error))] * len(messages)
-    if all(message.key is None for message in messages):
-        return send(publishers, destination, messages)
-    if getattr(publishers.get(destination), "keeps_order", False):
-        return _not_by_themselves(messages, send(publishers, destination, messages))
-    passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
-    outcomes: dict[str, Outcome] = {}
-    stopped: set[str] = set()
-    deadline = time.monotonic() + settings.sending_time_of(destination)
-    for wave in _waves(messages):
-        if outcomes and time.monotonic() > deadline:
-            break
-        free = [message for message in wave if message.key not in stopped]
-        for message, outcome in zip(free, send(publishers, destination, free) if free else (), strict=True):
-            outcomes[message.id] = outcome
-            if message.key is not None and outcome.result not in passing:
-                stopped.add(message.key)
-    return [outcomes.get(message.id) or Outcome.behind() for message in messages]
-
-
 def _not_by_themselves(messages: Sequence[LeasedMessage], outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes, without a retry of a message behind one of its key that was not sent either: Celery would retry
     each for itself, in any order. Such messages go back to the table."""
@@ -117,34 +86,7 @@ def _not_by_themselves(messages: Sequence[LeasedMessage], outcomes: Sequence[Out
     for message, outcome in zip(messages, outcomes, strict=True):
         if message.key in stopped and outcome.result is Result.RETRY:
             outcome = Outcome.unforeseen(outcome.error or "", together=True)
-        elif message.key is not None and outcome.result is not Result.SENT:
+        elif message.key is not None and outcome.result in (Result.RETRY, Result.OUTAGE):
             stopped.add(message.key)
         found.append(outcome)
     return found
-
-
-def _waves(messages: Sequence[LeasedMessage]) -> list[list[LeasedMessage]]:
-    waves: list[list[LeasedMessage]] = [[]]
-    seen: Counter[str] = Counter()
-    for message in messages:
-        if message.key is None:
-            waves[0].append(message)
-            continue
-        if seen[message.key] == len(waves):
-            waves.append([])
-        waves[seen[message.key]].append(message)
-        seen[message.key] += 1
-    return waves
-
-
-def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-    """One outcome per message, whatever the publisher does."""
-
-    def publish(messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        publisher = publishers.get(destination)
-        if publisher is None:
-            # A relay with newer settings claimed it, and can also send it.
-            return [Outcome.retry(UNKNOWN_DESTINATION, f"{destination!r} is not configured here")] * len(messages)
-        return publisher.publish(messages)
-
-    return outcomes_of(publish, destination, messages)

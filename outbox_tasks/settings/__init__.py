@@ -47,10 +47,6 @@ FEED_QUEUE = "outbox.feed"
 RUN = 5
 """How many bundles' worth of messages a run of one key may have, to a destination that takes them at once."""
 
-RUN_BESIDE_OTHERS = 10
-"""The same for a destination that sends several keys at once, for some seconds: as many as it can send in that time, if
-it is quick."""
-
 SLOW = 0.25
 """Seconds after which a send counts as slow. Nobody waits for the slot of a slow send: that would hold up others."""
 
@@ -237,25 +233,18 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
 
     def longest_run_of(self, destination: str) -> int:
         """Most messages of one key in one bundle to `destination`. The next ones wait for these, so a Redis Stream,
-        which takes them all at once, is given more than a bundle usually has; and a webhook, so that its other keys go
-        on beside a slow send. Of supervised tasks there is one: the next waits until it has run."""
+        which takes them all at once, is given more than a bundle usually has. Of supervised tasks there is one: the
+        next waits until it has run."""
         size = 1 if self.destinations[destination].supervised else self.bundle_size_of(destination)
         stream = self.destinations[destination].scheme.endswith("+stream")
-        more = RUN if stream else RUN_BESIDE_OTHERS if self.sends_keys_at_once(destination) else 1
-        return min(LARGEST_BUNDLE, more * size) if size > 1 else size
-
-    def sends_keys_at_once(self, destination: str) -> bool:
-        """Whether each message of a bundle is a request of its own, and the keys don't wait for each other."""
-        own = self.destinations[destination]
-        return own.scheme in ("http", "https") and own.claim_check is None
+        return min(LARGEST_BUNDLE, RUN * size) if stream and size > 1 else size
 
     def flood_bundle_of(self, destination: str) -> int:
         """Most messages in one bundle to `destination` while more is due than a claim takes. Each bundle costs as much
         as dozens of its messages. But several destinations share the workers, and would wait for each other's longer
         sends."""
         size = self.bundle_size_of(destination)
-        at_once = len(self.destinations) == 1 and not self.sends_keys_at_once(destination)
-        return max(size, self.longest_run_of(destination)) if at_once else size
+        return max(size, self.longest_run_of(destination)) if len(self.destinations) == 1 else size
 
     def most_sends(self, destination: str, processes: int) -> int | None:
         """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves

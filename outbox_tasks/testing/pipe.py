@@ -18,7 +18,7 @@ from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Step, Ticket
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.deliver import Listener, deliver
-from outbox_tasks.relay.send import send
+from outbox_tasks.relay.publishers import send
 from outbox_tasks.testing.errors import ConsumerNotPlain, DrainEndless, NotADestination, NotAPoint
 from outbox_tasks.testing.messages import SeenMessage
 from outbox_tasks.testing.rows import ProbeStore

@@ -112,7 +112,6 @@ class ProbeStore(Store):
         shares: Mapping[str, int],
         lease: str,
         pack: Callable[[Sequence[Claimed]], list[Bundle]],
-        of_keys: Mapping[str, int] | None = None,
         tries: Collection[str] = (),
     ) -> tuple[list[Claimed], list[Bundle]]:
         """Only our rows. Those that their writer leased too: no worker would take its tasks."""
@@ -123,7 +122,7 @@ class ProbeStore(Store):
         self._keys.clear(self.since + 1)
         self._ends.clear()
         with self._others_locked():
-            return super().claim(shares, lease, pack, of_keys, tries)
+            return super().claim(shares, lease, pack, tries)
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Only our rows, and at each call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from outbox_tasks.destinations import load
+from outbox_tasks import destinations
+from outbox_tasks.destinations import batch_size_of, load
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.operating.doctor.addresses import addresses
 from tests.contract.messages import configured
@@ -107,7 +109,7 @@ def test_the_documented_tls_scheme_is_registered() -> None:
 
 
 @pytest.fixture
-def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Installs a package with this entry point and code, for real, on sys.path."""
 
     def install(code: str) -> None:
@@ -117,8 +119,11 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pigeon-post\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[outbox_tasks.publishers]\npigeon = pigeon_post:Pigeon\n")
         monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "pigeon_post", raising=False)
+        destinations.registered.cache_clear()
 
-    return install
+    yield install
+    destinations.registered.cache_clear()
 
 
 def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:
@@ -135,6 +140,26 @@ def test_a_publisher_of_another_package_is_found(distribution: Callable[[str], N
     )
     publisher: Any = load(*configured("pigeon://coop", source="/loft"))
     assert publisher.seen == ("orders", "pigeon://coop", "/loft")
+
+
+class TestTheBatchSize:
+    @pytest.mark.parametrize(("url", "size"), [("redis+stream://localhost:1", 500), ("sqs://eu-north-1/orders", 100)])
+    def test_is_what_the_publisher_says(self, url: str, size: int) -> None:
+        assert batch_size_of(configured(url)[0]) == size
+
+    @pytest.mark.parametrize(
+        ("code", "size"),
+        [("class Pigeon: ...", 100), ("class Pigeon:\n    batch_size = 3", 3), ("import no_such_client", 100)],
+        ids=["says nothing", "says it", "is not installed"],
+    )
+    def test_of_another_package_may_be_left_out(
+        self, distribution: Callable[[str], None], code: str, size: int
+    ) -> None:
+        distribution(code)
+        assert batch_size_of(configured("pigeon://coop")[0]) == size
+
+    def test_of_an_unknown_scheme_is_the_usual_one(self) -> None:
+        assert batch_size_of(configured("no-such-scheme://coop")[0]) == 100
 
 
 PAGES = {

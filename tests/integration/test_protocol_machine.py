@@ -23,7 +23,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from lab.trace import Trace
 from outbox_tasks.model import Bundle
 from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.send import send
+from outbox_tasks.relay.publishers import send
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.lanes import Lane
 from tests.conftest import MakeStore, Rows

@@ -119,7 +119,7 @@ class Sending(Base):
         return OUTAGE
 
     def _with(self, hand: Hand, place: int, stage: str) -> Hand:
-        """`send.send_in_order`: the first failure of a key stops those behind it."""
+        """`order.send_in_order`: the first failure of a key stops those behind it."""
         rest = hand[place + 1 :]
         if not self.goes_on_after(stage):
             rest = tuple(held._replace(stage=BEHIND) for held in rest)

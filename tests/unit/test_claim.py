@@ -151,15 +151,3 @@ def test_a_flood_to_the_only_stream_goes_in_larger_bundles(
     rows = [claimed(n, "d0") for n in range(1000)]
     bundles = bundled(made, rows, "lease", spread=1, flooding=flooding)
     assert [len(bundle.tickets) for bundle in bundles] == sizes
-
-
-@pytest.mark.parametrize(("keys", "each", "bundles"), [(30, 33, 2), (40, 10, 3), (3, 300, 1), (2000, 1, 134)])
-@pytest.mark.parametrize("flooding", [(), {"d0"}])
-def test_a_bundle_to_a_webhook_has_many_keys(keys: int, each: int, bundles: int, flooding: Container[str]) -> None:
-    """A few keys can't use its connections beside a slow send."""
-    made = Settings(destinations={"d0": {"url": "https://shop.example/"}, "d1": {"url": "a://b"}})
-    rows = [claimed(n, "d0")._replace(key=f"k{n % keys}") for n in range(keys * each)]
-    found = list(bundled(made, rows, "lease", spread=1, flooding=flooding))
-    assert len(found) == bundles
-    assert all(bundle.more for bundle in found)
-    assert sum(len(bundle.tickets) for bundle in found) == len(rows)

@@ -19,8 +19,7 @@ from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.relay import claim_check
 from outbox_tasks.relay import publishers as relay_publishers
 from outbox_tasks.relay.claim_check import ClaimCheck
-from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.send import send
+from outbox_tasks.relay.publishers import Publishers, send
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import without_secrets

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay.send import send
+from outbox_tasks.relay.publishers import send
 
 MESSAGES = [
     LeasedMessage(f"id-{n}", "order.created", "orders", None, b"{}", "", {}, None, None, datetime.now(UTC), 1)

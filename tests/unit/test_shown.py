@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, UnknownDestination, WebhookFailed
 from outbox_tasks.model import Outcome, Step, Ticket, Verdict
 from outbox_tasks.operating.doctor.finding import error
+from outbox_tasks.relay.publishers import send
 from outbox_tasks.relay.retry import judge
-from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.logs import Json, _text

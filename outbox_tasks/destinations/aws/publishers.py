@@ -77,6 +77,7 @@ class Connections:
 class BatchPublisher(ABC):
     """Sends in batches of ten, several at once. Sent means that the service has given the message an id of its own."""
 
+    batch_size = BATCH * REQUESTS
     service: ClassVar[str]
     body: ClassVar[str]
     limit: int

@@ -61,6 +61,8 @@ class Entry(NamedTuple):
 class GrpcPublisher:
     """Calls one receiver. Sent means that its answer says so of the message."""
 
+    batch_size = 100
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         parts = urlsplit(destination.url)
         self._tls = parts.scheme == "grpcs"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -67,8 +66,6 @@ BODY_BYTES, BODY_SECONDS, BODY_SHOWN = 16_384, 1.0, 200
 """How much of an answer's body is read, for how long, and how much of that is quoted."""
 LEEWAY = 0.95
 """The part of `send_timeout` for the requests; the rest is for closing what is open by then."""
-PATIENCE = 0.5
-"""With several messages of a key: the part of the time after which no send begins, even if all sends are quick."""
 GRACE = 1.0
 """Seconds after which we no longer wait for the loop: somebody has closed it at the same time."""
 
@@ -83,41 +80,13 @@ class _Request(NamedTuple):
     body: bytes
 
 
-class _Sends:
-    """One call of `publish`: what waits, by key, and what is on its way."""
-
-    def __init__(self, requests: dict[int, _Request], outcomes: dict[int, Outcome], runs: Iterable[deque[int]]) -> None:
-        self.requests, self.outcomes = requests, outcomes
-        self.waiting = deque(runs)
-        self._since: dict[int, float] = {}
-        self._began, self._slowest = time.monotonic(), 0.0
-
-    def may_begin(self, surely: float, most: float) -> bool:
-        """Whether another send may begin, so that all have ended `most` seconds after the first. Later than `surely`
-        it may if it has twice as long as the slowest one took."""
-        now = time.monotonic()
-        slowest = max(self._slowest, now - min(self._since.values(), default=now))
-        elapsed = now - self._began
-        return elapsed < surely or (elapsed < most * PATIENCE and elapsed + 2 * slowest < most)
-
-    def begins(self, index: int) -> None:
-        self.outcomes[index] = IN_FLIGHT  # stays, if the time is up during the send
-        self._since[index] = time.monotonic()
-
-    def ended(self, index: int) -> None:
-        self._slowest = max(self._slowest, time.monotonic() - self._since.pop(index))
-
-
 class HttpPublisher:
     """Posts to one URL. Sent means that the endpoint has answered with a status of success."""
 
-    keeps_order = True
+    batch_size = 100
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source, self._timeout = settings.source, settings.send_timeout
-        self._longer = settings.sending_time_of(destination.name)
-        skips = destination.on_dead == "skip"
-        self._passing = {Result.SENT, Result.DEAD} if skips else {Result.SENT}
         self._options = options = http_options.read(destination)
         url = options.url
         self._url = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
@@ -133,15 +102,11 @@ class HttpPublisher:
         self._background = PerProcess(Background)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """As many at a time as `outbox_concurrency` says. Each key goes on by itself: a slow send holds up only what is
-        behind it with its key. If a key has several messages, the last send begins later, and so ends later."""
+        """As many at a time as `outbox_concurrency` says."""
         requests, outcomes = encoded(messages, self._request)
         if requests:
-            runs = _runs(messages)
-            longer = self._longer if len(runs) < len(messages) else 0.0
-            sends = _Sends(requests, outcomes, runs)
-            self._background.get().run(self._send_all(sends, longer), longer + self._timeout + GRACE)
-        return [outcomes.get(index) or Outcome.behind() for index in range(len(messages))]
+            self._background.get().run(self._send_all(requests, outcomes), self._timeout + GRACE)
+        return [outcomes[place] for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections."""
@@ -165,58 +130,49 @@ class HttpPublisher:
             raise PermanentError(f"the headers can't be encoded: {error.reason}", code="bad_headers") from error
         return _Request(message.id, headers, message.payload)
 
-    async def _send_all(self, sends: _Sends, longer: float) -> None:
-        outcomes = sends.outcomes
-        connections = self._connections.get()[: len(sends.waiting)]
-        workers = [asyncio.create_task(self._work(connection, sends, longer)) for connection in connections]
+    async def _send_all(self, requests: dict[int, _Request], outcomes: dict[int, Outcome]) -> None:
+        waiting = deque(requests.items())
+        connections = self._connections.get()[: len(waiting)]
+        workers = [asyncio.create_task(self._work(connection, waiting, outcomes)) for connection in connections]
         try:
-            ended, late = await asyncio.wait(workers, timeout=longer + self._timeout * LEEWAY)
+            ended, late = await asyncio.wait(workers, timeout=self._timeout * LEEWAY)
         finally:
             for worker in workers:
                 worker.cancel()
         if late:
             await asyncio.wait(late, timeout=self._timeout * (1 - LEEWAY))
-        unreachable = [outcome for worker in ended if (outcome := worker.result())]
+        unreachable = next((outcome for worker in ended if (outcome := worker.result())), None)
         answered = any(outcome.result is Result.SENT for outcome in outcomes.values())
         no_time = (Outcome.retry if answered else Outcome.outage)("timeout", "there was no time left to send it")
-        for run in sends.waiting:  # what is behind these, or behind one that failed, stays behind
-            if unreachable or not longer:
-                outcomes.setdefault(run[0], unreachable[0] if unreachable else no_time)
+        outcomes.update((place, unreachable or no_time) for place, _ in waiting)
 
-    async def _work(self, connection: Connection, sends: _Sends, longer: float) -> Outcome | None:
+    async def _work(
+        self, connection: Connection, waiting: deque[tuple[int, _Request]], outcomes: dict[int, Outcome]
+    ) -> Outcome | None:
         """Send one after the other. If it can't connect, it ends with the reason; others that are connected go on."""
-        outcomes = sends.outcomes
-        while sends.waiting and (not longer or sends.may_begin(longer, longer + self._timeout * LEEWAY)):
-            run = sends.waiting.popleft()
-            index = run.popleft()
-            if request := sends.requests.get(index):
-                sends.begins(index)
-                try:
-                    async with asyncio.timeout(self._timeout * LEEWAY):
-                        await self._send(connection, index, request, outcomes)
-                except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
-                    outcomes[index] = self._failed(error)
-                    return outcomes[index]
-                except TimeoutError:
-                    pass
-                except Exception as error:
-                    if outcomes[index] is IN_FLIGHT:
-                        outcomes[index] = self._failed(error)
-                sends.ended(index)
-            if run and outcomes[index].result in self._passing:
-                sends.waiting.append(run)
+        while waiting:
+            place, request = waiting.popleft()
+            outcomes[place] = IN_FLIGHT  # stays, if the time is up during the send
+            try:
+                await self._send(connection, place, request, outcomes)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
+                outcomes[place] = self._failed(error)
+                return outcomes[place]
+            except Exception as error:
+                if outcomes[place] is IN_FLIGHT:
+                    outcomes[place] = self._failed(error)
         return None
 
-    async def _send(self, connection: Connection, index: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
+    async def _send(self, connection: Connection, place: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
         connect = {"connect": min(5.0, self._timeout / 2)}
         headers = request.headers + self._options.signature(request.id, request.body)
         async with connection.stream(
             b"POST", self._url, headers=headers, content=request.body, extensions={"timeout": connect}
         ) as response:
             # The status decides. After it the endpoint has the message, whatever happens to the rest of the answer.
-            outcomes[index] = self._answered(response.status, response.headers, b"")
+            outcomes[place] = self._answered(response.status, response.headers, b"")
             body = await _beginning(response)
-            outcomes[index] = self._answered(response.status, response.headers, body)
+            outcomes[place] = self._answered(response.status, response.headers, body)
 
     def _answered(self, status: int, headers: Headers, body: bytes) -> Outcome:
         if 200 <= status < 300:
@@ -244,14 +200,6 @@ class HttpPublisher:
             text = text.replace(secret, "***")
         printable = "".join(c if c.isprintable() else " " for c in text)
         return " ".join(printable.split())[:BODY_SHOWN]
-
-
-def _runs(messages: Sequence[LeasedMessage]) -> Collection[deque[int]]:
-    """The places of the messages, by key. A message without a key is a run of its own."""
-    runs: dict[object, deque[int]] = {}
-    for place, message in enumerate(messages):
-        runs.setdefault(place if message.key is None else message.key, deque()).append(place)
-    return runs.values()
 
 
 async def _beginning(response: httpcore.Response) -> bytes:

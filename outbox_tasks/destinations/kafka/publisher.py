@@ -25,6 +25,8 @@ from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 class KafkaPublisher:
     """Produces to one topic. Sent means that all in-sync replicas have the message."""
 
+    batch_size = 100
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
         self._timeout = settings.send_timeout

@@ -33,6 +33,8 @@ FORBIDDEN = re.compile(
 class MqttPublisher:
     """Publishes to one topic. Sent means that the server has acknowledged the message."""
 
+    batch_size = 100
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
         self._timeout = settings.send_timeout

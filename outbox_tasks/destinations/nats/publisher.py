@@ -35,6 +35,8 @@ UNCODED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"
 class NatsPublisher:
     """Publishes to one subject. Sent means that a stream has acknowledged the message."""
 
+    batch_size = 100
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
         self._timeout = settings.send_timeout

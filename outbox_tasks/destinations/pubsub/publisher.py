@@ -53,6 +53,8 @@ class Connection:
 class PubSubPublisher:
     """Publishes to one topic. Sent means that Pub/Sub has given the message an id of its own."""
 
+    batch_size = 100
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._address = address_of(destination)
         self._source, self._timeout = settings.source, settings.send_timeout

@@ -60,6 +60,8 @@ class Round:
 class ServiceBusPublisher:
     """Sends to one queue or topic. Sent means that the service has accepted the message."""
 
+    batch_size = 100
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._address = address_of(destination)
         self._source, self._timeout = settings.source, settings.send_timeout

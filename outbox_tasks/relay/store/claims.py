@@ -73,7 +73,6 @@ class Claims(Database):
         shares: Mapping[str, int],
         lease: str,
         pack: Callable[[Sequence[Claimed]], list[Bundle]],
-        of_keys: Mapping[str, int] | None = None,
         tries: Collection[str] = (),
     ) -> tuple[list[Claimed], list[Bundle]]:
         """Take up to `shares[destination]` due messages of each destination, and lease the bundles that `pack` makes of
@@ -83,18 +82,17 @@ class Claims(Database):
         What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
         """
         causes = self._look_after()
-        most = {name: max(size, (of_keys or {}).get(name, 0)) for name, size in shares.items()}
         self._keys_first = not self._keys_first  # in turns, so that neither kind starves the other
         try:
             with self.transaction() as run:
                 if self._keys_first:
-                    keyed, windows = self._keys.take(run, most, self._ends.none_before, tries)
+                    keyed, windows = self._keys.take(run, shares, self._ends.none_before, tries)
                     left = _left(shares, keyed)
                     found, looked = self._take(run, left, tries)
                 else:
                     left = dict(shares)
                     found, looked = self._take(run, left, tries)
-                    keyed, windows = self._keys.take(run, _left(most, found), self._ends.none_before, tries)
+                    keyed, windows = self._keys.take(run, _left(shares, found), self._ends.none_before, tries)
                 rows = [self._claimed(row) for row in found] + keyed
                 rows = [row._replace(cause=causes.get(row.seq)) for row in rows] if causes else rows
                 rows = self._parted(run, sorted(rows, key=lambda row: row.seq), windows)

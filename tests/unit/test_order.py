@@ -1,0 +1,117 @@
+"""The order of a key inside a batch, whatever the publisher answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.relay.order import send_in_order
+from outbox_tasks.settings import Settings
+from tests.contract.messages import message, results
+
+RETRY, OUTAGE = Outcome.retry("busy", "later"), Outcome.outage("away", "gone")
+DEAD, DISCARDED = Outcome.dead("no", "no"), Outcome.discarded("late", "too late")
+HANDED = Outcome.handed(60)
+
+
+class Answering:
+    """Answers messages as it is told, by their numbers, and remembers the calls."""
+
+    def __init__(self, answers: Mapping[int, Outcome] | None = None, seconds: float = 0.0) -> None:
+        self.answers, self.seconds = answers or {}, seconds
+        self.calls: list[list[int]] = []
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        numbers = [int(message.id[-12:]) for message in messages]
+        self.calls.append(numbers)
+        time.sleep(self.seconds)
+        return [self.answers.get(number, Outcome.sent()) for number in numbers]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(destinations={"orders": {"url": "a://b", **values.pop("destination", {})}}, **values)
+
+
+def sent(publisher: Answering, keys: Sequence[str | None], **values: Any) -> list[Result]:
+    """What becomes of a batch of messages with these keys."""
+    messages = [message(number, key=key) for number, key in enumerate(keys)]
+    return results(send_in_order(settings(**values), {"orders": publisher}, "orders", messages))
+
+
+def test_messages_without_keys_go_at_once() -> None:
+    publisher = Answering({1: OUTAGE})
+    assert sent(publisher, [None] * 3) == [Result.SENT, Result.OUTAGE, Result.SENT]
+    assert publisher.calls == [[0, 1, 2]]
+
+
+def test_different_keys_go_at_once() -> None:
+    publisher = Answering()
+    assert sent(publisher, ["a", None, "b", "c"]) == [Result.SENT] * 4
+    assert publisher.calls == [[0, 1, 2, 3]]
+
+
+def test_messages_of_a_key_go_one_after_the_other_in_waves_with_others() -> None:
+    publisher = Answering()
+    assert sent(publisher, ["a", "a", "b", None, "a", "b", None]) == [Result.SENT] * 7
+    assert publisher.calls == [[0, 2, 3, 6], [1, 5], [4]]
+
+
+@pytest.mark.parametrize("answer", [RETRY, OUTAGE, DEAD, HANDED], ids=lambda outcome: outcome.result)
+def test_what_has_not_arrived_stops_its_key_alone(answer: Outcome) -> None:
+    publisher = Answering({1: answer})
+    expected = [Result.SENT, answer.result, Result.SENT, Result.SENT, Result.BEHIND, Result.SENT, Result.BEHIND]
+    assert sent(publisher, ["a", "a", "b", "b", "a", "b", "a"]) == expected
+    assert publisher.calls == [[0, 2], [1, 3], [5]]
+
+
+@pytest.mark.parametrize(("answer", "on_dead"), [(DEAD, "skip"), (DISCARDED, "skip"), (DISCARDED, "block")])
+def test_what_never_arrives_is_passed(answer: Outcome, on_dead: str) -> None:
+    publisher = Answering({0: answer})
+    assert sent(publisher, ["a", "a"], destination={"on_dead": on_dead}) == [answer.result, Result.SENT]
+
+
+def test_without_a_key_nothing_holds_up_anything() -> None:
+    publisher = Answering({0: OUTAGE})
+    assert sent(publisher, [None, "a", "a"]) == [Result.OUTAGE, Result.SENT, Result.SENT]
+
+
+def test_no_wave_begins_after_the_deadline() -> None:
+    short = {"send_timeout": 0.1, "statement_timeout": 0.01, "queue_lease": 0.1}
+    publisher = Answering(seconds=1.5 * settings(**short).sending_time_of("orders"))
+    assert sent(publisher, ["a", "a", "b"], **short) == [Result.SENT, Result.BEHIND, Result.SENT]
+    assert publisher.calls == [[0, 2]]
+
+
+def test_a_publisher_that_keeps_the_order_gets_all_at_once() -> None:
+    class Keeping(Answering):
+        keeps_order = True
+
+    publisher = Keeping()
+    assert sent(publisher, ["a", "b", "a"]) == [Result.SENT] * 3
+    assert publisher.calls == [[0, 1, 2]]
+
+
+def test_a_publisher_that_can_not_be_made_is_an_outage_for_all() -> None:
+    class Missing(dict[str, Publisher]):
+        def get(self, name: str, *_: object) -> Any:
+            raise PublisherNotInstalled(destination=name, missing="pigeon", extra="pigeon")
+
+    messages = [message(number, key="a") for number in range(2)]
+    outcomes = send_in_order(settings(), Missing(), "orders", messages)
+    assert [(outcome.result, outcome.code) for outcome in outcomes] == [(Result.OUTAGE, "unusable")] * 2
+
+
+def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:
+    outcomes = send_in_order(settings(), {}, "elsewhere", [message(number, key="a") for number in range(2)])
+    assert [(outcome.result, outcome.code) for outcome in outcomes] == [
+        (Result.RETRY, "unknown_destination"), (Result.BEHIND, None),
+    ]  # fmt: skip
