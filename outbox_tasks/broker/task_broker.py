@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+import amqp
 from kombu import Producer
 
 from outbox_tasks.broker.broker import queue_length
@@ -33,6 +36,27 @@ def app_of(destination: Destination, settings: Settings) -> PinnedCelery:
     app.conf.broker_transport_options.update(destination.transport_options, retry_on_timeout=False)
     app.conf.broker_use_ssl = app.conf.broker_transport_options.pop("ssl", None)
     return app
+
+
+def patience(producer: Producer, deadline: float) -> None:
+    """Let each wait for RabbitMQ from now on end at the deadline: its client has no limit of its own. Raises
+    `TimeoutError`."""
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
+        raise TimeoutError("there was no time left to send it")
+    connection = getattr(producer.channel, "connection", None)
+    if isinstance(connection, amqp.Connection):
+        connection.sock.settimeout(remaining)
+
+
+@contextmanager
+def dropped_in_trouble(producer: Producer) -> Iterator[None]:
+    """Whatever is raised inside, the connection is not used again: a late confirm would count for another task."""
+    try:
+        yield
+    except BaseException:
+        producer.connection.collect()
+        raise
 
 
 def canary(outbox: str, destination: str) -> str:

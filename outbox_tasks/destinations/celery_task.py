@@ -10,6 +10,7 @@ A supervised task also says which row it belongs to. It is handed over, not sent
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from kombu import Producer
 
 from outbox_tasks.broker.broker import batch
-from outbox_tasks.broker.task_broker import app_of, canary, plant_canary
+from outbox_tasks.broker.task_broker import app_of, canary, dropped_in_trouble, patience, plant_canary
 from outbox_tasks.database.connection import Database
 from outbox_tasks.destinations import options
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, PermanentError, TransientError
@@ -83,19 +84,26 @@ class CeleryTaskPublisher:
             raise destination.unusable(f"its broker can't be used: {without_secrets(str(error), broker)}") from error
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """All in one batch where the broker's transport has batches."""
+        """All in one batch where the broker's transport has batches, else one after the other."""
+        deadline = time.monotonic() + self._settings.send_timeout
         tasks, outcomes = encoded(messages, self._prepared)
-        done = {True: Outcome.handed(self._destination.confirm_within), False: Outcome.sent()}
+        arrived = {True: Outcome.handed(self._destination.confirm_within), False: Outcome.sent()}
+        failed: Outcome | None = None
         try:
-            with self._app.producer_or_acquire() as producer, batch(producer, max(1, len(tasks))):
+            with self._app.producer_or_acquire() as producer, dropped_in_trouble(producer):
                 self._plant_canary(producer)
-                for place, task in tasks.items():
-                    if refused := self._refused(task.send, producer):
-                        outcomes[place] = refused
+                together = getattr(producer, "supports_batch_publish", False)  # kombu has it since 5.7
+                with batch(producer, max(1, len(tasks))):
+                    for place, task in tasks.items():
+                        patience(producer, deadline)
+                        if refused := self._refused(task.send, producer):
+                            outcomes[place] = refused
+                        elif not together:
+                            outcomes[place] = arrived[task.supervised]
         except self._app.trouble as error:
-            done = dict.fromkeys(done, Outcome.outage(_code(error), str(error)))
-        arrived = {place: done[task.supervised] for place, task in tasks.items()}
-        return [outcomes.get(place) or arrived[place] for place in range(len(messages))]
+            failed = Outcome.outage(_code(error), str(error))
+        rest = {place: failed or arrived[task.supervised] for place, task in tasks.items()}
+        return [outcomes.get(place) or rest[place] for place in range(len(messages))]
 
     def _plant_canary(self, producer: Producer) -> None:
         """Before the first supervised task: the search for lost tasks must know our key from before."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import closing
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
 
+from lab.proxy import Proxy
 from outbox_tasks.destinations import load
 from outbox_tasks.model import Result
+from tests.conftest import eventually
+from tests.contract.conftest import Running
+from tests.contract.counterparts import rabbitmq
 from tests.contract.counterparts.celery_task import Counterpart
-from tests.contract.messages import SENT, configured, loaded, message, results, sent_by
+from tests.contract.messages import SENT, configured, connected, loaded, message, results, sent_by, within
 
 
 def test_sends_a_task_that_celery_takes(target: Counterpart) -> None:
@@ -175,3 +181,45 @@ def test_headers_of_the_messages_do_not_replace_celerys_own(target: Counterpart)
     [raw] = target.raw()
     assert (raw["headers"]["task"], raw["headers"]["id"]) == ("shop.on_event", message().id)
     assert raw["headers"]["tenant"] == "t1"
+
+
+class TestRabbitMQ:
+    """As the tasks' broker: it confirms each task for itself."""
+
+    @pytest.fixture
+    def rabbit(self, running: Running) -> rabbitmq.Counterpart:
+        target: Any = running(rabbitmq.Counterpart)
+        target.new_place()
+        return target
+
+    def url(self, rabbit: rabbitmq.Counterpart, port: int) -> str:
+        broker = quote(rabbit.broker.replace(str(rabbit.port), str(port)), safe="")
+        return f"celery://?task=shop.on_event&queue={rabbit.place}&broker={broker}"
+
+    def ids(self, rabbit: rabbitmq.Counterpart) -> set[str]:
+        return {task.properties["correlation_id"] for task in rabbit.raw()}
+
+    def test_has_the_time_limit_for_all_tasks_together(self, rabbit: rabbitmq.Counterpart) -> None:
+        messages = [message(n) for n in range(100)]
+        with Proxy(rabbit.port) as proxy, closing(loaded(self.url(rabbit, proxy.port), send_timeout=2)) as publisher:
+            connected(publisher)
+            proxy.delay = 0.1
+            with within(2):
+                outcomes = sent_by(publisher, *messages)
+            count = results(outcomes).count(Result.SENT)
+            assert 0 < count < 100
+            assert results(outcomes) == [Result.SENT] * count + [Result.OUTAGE] * (100 - count)
+            proxy.delay = 0.0
+            assert sent_by(publisher, message(100)) == [SENT]
+        assert {one.id for one in (*messages[:count], message(100))} <= self.ids(rabbit)
+
+    def test_that_falls_silent_is_an_outage_and_a_late_confirm_is_nobodys(self, rabbit: rabbitmq.Counterpart) -> None:
+        with Proxy(rabbit.port) as proxy, closing(loaded(self.url(rabbit, proxy.port), send_timeout=1)) as publisher:
+            connected(publisher)
+            proxy.silence()
+            with within(1):
+                outcomes = sent_by(publisher, *(message(n) for n in range(1, 101)))
+            assert results(outcomes) == [Result.OUTAGE] * 100
+            proxy.resume()
+            eventually(lambda: sent_by(publisher, message(101)) == [SENT])
+        assert message(101).id in self.ids(rabbit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -10,9 +11,11 @@ from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
+from lab.proxy import Proxy
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import LeasedMessage, Outcome, Result
@@ -41,6 +44,13 @@ def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -
 def refused(target: Counterpart, number: int) -> LeasedMessage:
     """A message that can't be sent, whose neighbours can."""
     return target.refused(message(number)) or message(number, headers={"n": 5})
+
+
+def port_of(target: Counterpart) -> int:
+    """Where the server listens."""
+    url = unquote(target.url(target.place))
+    [port] = {int(port) for port in re.findall(r"(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+", url)}
+    return port
 
 
 class TestWhatArrives:
@@ -121,6 +131,12 @@ class TestWhatArrives:
         assert sorted(n for found in by_key.values() for n in found) == list(range(300))
         if target.keeps_order:
             assert all(found == sorted(found) for found in by_key.values())
+
+    def test_as_many_at_once_as_its_batch_size_says(self, target: Counterpart) -> None:
+        with open_publisher(target) as publisher:
+            count = publisher.batch_size
+            assert publisher.publish([message(n) for n in range(count)]) == [SENT] * count
+        eventually(lambda: sorted(numbers(target)) == list(range(count)))
 
 
 class TestOneBadMessage:
@@ -204,17 +220,36 @@ class TestTrouble:
         assert set(results(outcomes)) <= AGAIN
         assert len(outcomes) == count
 
-    def test_a_server_that_stops_answering(self, target: Counterpart) -> None:
+    @pytest.mark.parametrize("count", [2, 100])
+    def test_a_server_that_stops_answering(self, target: Counterpart, count: int) -> None:
         with open_publisher(target, send_timeout=1) as publisher:
             connected(publisher)
             target.freeze()
             try:
                 with within(1):
-                    outcomes = sent_by(publisher, message(1), message(2))
+                    outcomes = sent_by(publisher, *(message(n) for n in range(1, count + 1)))
             finally:
                 target.thaw()
             assert set(results(outcomes)) <= AGAIN
-            eventually(lambda: sent_by(publisher, message(3)) == [SENT])
+            eventually(lambda: sent_by(publisher, message(0)) == [SENT])
+
+    @pytest.mark.parametrize("keyed", [False, True], ids=["without keys", "with keys"])
+    def test_a_network_too_slow_for_a_hundred_messages(self, target: Counterpart, keyed: bool) -> None:
+        """The time limit is for all of them together, and each has its outcome."""
+        messages = [message(n, key=f"key {n}" if keyed else None) for n in range(100)]
+        url, port = target.url(target.place), port_of(target)
+        with (
+            Proxy(port) as proxy,
+            open_publisher(target, url.replace(str(port), str(proxy.port)), send_timeout=1) as publisher,
+        ):
+            connected(publisher)
+            proxy.delay = 0.2
+            with within(1):
+                outcomes = sent_by(publisher, *messages)
+        assert set(results(outcomes)) <= AGAIN | {Result.SENT}
+        assert len(outcomes) == 100
+        sent = [n for n, outcome in enumerate(outcomes) if outcome == SENT]
+        eventually(lambda: set(sent) <= set(numbers(target)))
 
     def test_a_server_that_was_restarted_in_the_meantime(self, target: Counterpart) -> None:
         """The first send may meet the closed connection, and must not count as sent if it did."""
