@@ -27,7 +27,7 @@ LABEL org.opencontainers.image.title=outbox-tasks \
 # tini: a process 1 that passes signals on. Python would ignore a stop that comes while it still starts.
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends tini && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin outbox
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 OUTBOX_WEB_HOST=0.0.0.0 ALIVE_FILE=/tmp/alive
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ALIVE_FILE=/tmp/alive
 WORKDIR /app
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=package /package /

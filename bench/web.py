@@ -41,6 +41,8 @@ from outbox_tasks.web.http import Request
 from outbox_tasks.web.looks import Looks
 
 SCHEMA, USER, PASSWORD = "filled", "anna", "only for this bench"
+PORT = free_port()
+"""Of the page."""
 RUNS, WATCHERS, EVERY = 7, (0, 2, 10), 2.0
 """Runs of a page; people who watch; seconds after which their tabs refresh."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -79,7 +81,7 @@ def full(say: Say, directory: Path | None, archived: int, pending: int) -> Itera
         places = {name: {"url": "redis+stream://localhost/0/x"} for name in filled.DESTINATIONS}
         users = {USER: {"password": PASSWORD, "role": "act"}}
         known = {"database_url": server.url, "database_schema": SCHEMA, "destinations": places}
-        settings = Settings(**known, web_users=users, web_port=free_port())
+        settings = Settings(**known, web_users=users)
         with migrating(settings) as connection:
             new = upgrade(connection, SCHEMA)
         if new:
@@ -117,9 +119,9 @@ def served(settings: Settings) -> Iterator[Child]:
         "OUTBOX_DATABASE_SCHEMA": SCHEMA,
         "OUTBOX_DESTINATIONS": json.dumps({name: {"url": url} for name, url in told.items()}),
         "OUTBOX_WEB_USERS": json.dumps({USER: {"password": PASSWORD, "role": "act"}}),
-        "OUTBOX_WEB_PORT": str(settings.web_port),
     }
-    with TemporaryDirectory() as empty, Child.start("web", outbox_tasks_argv("web"), env=env, cwd=Path(empty)) as web:
+    argv = outbox_tasks_argv("web", "--port", str(PORT))
+    with TemporaryDirectory() as empty, Child.start("web", argv, env=env, cwd=Path(empty)) as web:
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -133,14 +135,14 @@ def served(settings: Settings) -> Iterator[Child]:
         yield web
 
 
-def address(settings: Settings, path: str) -> str:
-    return f"http://{LOOPBACK}:{settings.web_port}{path}"
+def address(path: str) -> str:
+    return f"http://{LOOPBACK}:{PORT}{path}"
 
 
 def fetch(settings: Settings, path: str) -> bytes:
     """The body of a page."""
     login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    request = urllib.request.Request(address(settings, path), headers={"Authorization": f"Basic {login}"})
+    request = urllib.request.Request(address(path), headers={"Authorization": f"Basic {login}"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return bytes(answer.read())
 
@@ -179,7 +181,7 @@ class Chromium:
 
     def loaded(self, path: str) -> float:
         """Milliseconds until the page has loaded, by the browser's clock."""
-        self._page.goto(address(self._settings, path), wait_until="load")
+        self._page.goto(address(path), wait_until="load")
         script = "performance.getEntriesByType('navigation')[0].loadEventStart"
         return float(self._page.evaluate(script))
 

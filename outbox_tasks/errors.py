@@ -356,8 +356,8 @@ class WebNotInstalled(OutboxError):
 
 class WebPortTaken(OutboxError):
     says = """
-    The page can't listen on {host}, port {port}: {reason}. Set OUTBOX_WEB_PORT to another one, or to 0 for any free
-    port. OUTBOX_WEB_HOST must be an address of this host."""
+    The page can't listen on {host}, port {port}: {reason}. Name another one with --port (0: any free one), or with
+    --host an address of this host."""
 
 
 class WebMisused(OutboxError):

@@ -18,6 +18,10 @@ case $role in
     set -- celery -A outbox_tasks flower --address=0.0.0.0 --port=5555 \
       --tasks-columns=name,uuid,state,args,retries,eta,received,runtime,worker "$@"
     ;;
+  web)
+    shift
+    set -- outbox-tasks web --host 0.0.0.0 "$@"
+    ;;
   celery | python | sh) ;;
   *) set -- outbox-tasks "$@" ;;
 esac

@@ -9,5 +9,5 @@ case $(cat "${TMPDIR:-/tmp}/role") in
   # Not `celery inspect ping`, which takes 1.5 s of CPU for each look; this takes 5 ms. See alive.py.
   claim | publish | maintenance | feeds | beat) find "$ALIVE_FILE" -newermt '30 seconds ago' | grep -q . ;;
   flower) answers 5555/healthcheck ;;
-  web) answers "${OUTBOX_WEB_PORT:-8089}/static/style.css" ;;
+  web) answers 8089/static/style.css ;;
 esac

@@ -11,7 +11,9 @@ import click
 from outbox_tasks.cli.shared.output import say
 from outbox_tasks.cli.shared.store import installed
 from outbox_tasks.errors import WebNotInstalled, WebPortTaken
+from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.web import WEB_PORT
 from outbox_tasks.web import Page
 
 THREADS = 12
@@ -24,21 +26,21 @@ speaks HTTPS."""
 
 
 @click.command()
-@click.option("--host", help="The address to listen on. Default: `web_host`.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Default: `web_port`. 0: any free port.")
-@click.option("--read-only", is_flag=True, help="Nobody can change anything, whatever `web_read_only` says.")
-def web(host: str | None, port: int | None, read_only: bool) -> None:
+@click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=WEB_PORT, show_default=True, help="0: any free port.")
+@click.option("--read-only", is_flag=True, help="Nobody can change anything.")
+def web(host: str, port: int, read_only: bool) -> None:
     """Show the page in a browser, until Ctrl-C.
 
     People sign in with a name and a password of the setting `web_users`. Without it, the page does not start.
     """
     _, settings = installed() or (None, Settings())
-    page = Page(settings, read_only=read_only or settings.web_read_only)
+    page = Page(settings, read_only=read_only)
     try:
         from outbox_tasks.web.server import Server
     except ImportError as error:
         raise WebNotInstalled(missing=error) from None
-    with _listening(host or settings.web_host, settings.web_port if port is None else port) as listener:
+    with _listening(host, port) as listener:
         server = Server(
             page.wsgi,
             listener,

@@ -63,14 +63,12 @@ def flower_env(password: str, user: str = "outbox") -> dict[str, str]:
     return {"FLOWER_BASIC_AUTH": f"{user}:{password}"}
 
 
-def web_argv() -> list[str]:
-    """The page; use it with `web_env`."""
-    return outbox_tasks_argv("web")
+def web_argv(port: int) -> list[str]:
+    """The page, on loopback only; use it with `web_env`."""
+    return outbox_tasks_argv("web", "--host", LOOPBACK, "--port", str(port))
 
 
-def web_env(port: int, password: str | None, user: str = "outbox") -> dict[str, str]:
-    """Where the page answers, on loopback only; and its only user, who may do everything. Without a password: those of
-    the settings."""
-    users = None if password is None else {user: {"password": password, "role": "act"}}
-    env = {"OUTBOX_WEB_HOST": LOOPBACK, "OUTBOX_WEB_PORT": str(port)}
-    return env if users is None else {**env, "OUTBOX_WEB_USERS": json.dumps(users)}
+def web_env(password: str | None, user: str = "outbox") -> dict[str, str]:
+    """The page's only user, who may do everything. Without a password: those of the settings."""
+    users = {user: {"password": password, "role": "act"}}
+    return {} if password is None else {"OUTBOX_WEB_USERS": json.dumps(users)}

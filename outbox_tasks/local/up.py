@@ -34,6 +34,7 @@ from outbox_tasks.local.relay_processes import MONITOR_PORT, Program, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.web import WEB_PORT
 from outbox_tasks.text import printable, redacted
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
@@ -167,9 +168,9 @@ def _web(settings: Settings, console: Console) -> Beside:
         text = f"Without the page, for which {' and '.join(missing)} must be installed: pip install 'outbox-tasks[web]'"
         console.print(Text(text))
         return
-    port, password = free_port(settings.web_port), None if settings.web_users else secrets.token_urlsafe(12)
+    port, password = free_port(WEB_PORT), None if settings.web_users else secrets.token_urlsafe(12)
     login = "with a password of web_users" if password is None else f"as outbox, password {password}"
-    program = Program("web", web_argv(), WEB_READY, web_env(port, password))
+    program = Program("web", web_argv(port), WEB_READY, web_env(password))
     yield program, "Page", f"http://{LOOPBACK}:{port}  {login}"
 
 

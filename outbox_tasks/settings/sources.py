@@ -38,7 +38,7 @@ SERVICE_LINK = re.compile(
     re.DOTALL,
 )
 """The variables that Kubernetes sets in each pod for a Service called outbox, or outbox-…. Such a variable may have the
-name of a setting, as OUTBOX_WEB_PORT, but never its value."""
+name of a setting, as OUTBOX_MONITOR_PORT, but never its value."""
 
 
 class Environment(EnvSettingsSource):

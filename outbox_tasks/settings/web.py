@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from outbox_tasks.settings.destination import Port
-
 SHORTEST_PASSWORD = 12
+
+WEB_PORT = 8089
+"""The port of `outbox-tasks web`, if nobody names another one."""
 
 
 def _is_name(name: str) -> str:
@@ -46,12 +47,6 @@ class WebSettings(BaseModel):
     web_users: dict[Annotated[str, AfterValidator(_is_name)], WebUser] = Field(default_factory=dict, repr=False)
     """Who may sign in to the page, by name, if no application says who visits: a `password` of at least 12 characters,
     and a `role`: look, payload or act."""
-    web_host: str = "127.0.0.1"
-    """The address on which `outbox-tasks web` answers."""
-    web_port: Port = 8089
-    """Its port; 0: any that is free."""
-    web_read_only: bool = False
-    """Nobody can change anything on the page."""
     web_flower_url: Annotated[str, AfterValidator(_is_web)] | None = None
     """Where Flower is, for links from the page: https://flower.example.com."""
     web_trace_url: Annotated[str, AfterValidator(_is_web), AfterValidator(_is_trace)] | None = None

@@ -111,13 +111,13 @@ class _Own:
 class Answers:
     """What a page answers, whatever server asks: see `Page`."""
 
-    def __init__(self, outbox: Outbox | Settings | None, who: Who | None, read_only: bool | None) -> None:
+    def __init__(self, outbox: Outbox | Settings | None, who: Who | None, read_only: bool) -> None:
         self._outbox = outbox if isinstance(outbox, Outbox) else None
         self.settings = outbox.settings if isinstance(outbox, Outbox) else outbox or Settings()
         if who is None and not self.settings.web_users:
             raise WebClosed
         self.who = who
-        self.read_only = self.settings.web_read_only if read_only is None else read_only
+        self.read_only = read_only
         self._passwords = Passwords(self.settings.web_users)
         self._own = PerProcess(self._make)
         # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.

@@ -14,11 +14,11 @@ class Page(Answers):
 
     `who` says who visits: it is given what the server gives (the ASGI scope, the WSGI environ or Django's request),
     and returns a `Person`, or None for nobody. Without it, people sign in with a password of the setting `web_users`.
-    With `read_only`, nobody can change anything; by default the setting `web_read_only` says that.
+    With `read_only`, nobody can change anything.
     """
 
     def __init__(
-        self, outbox: Outbox | Settings | None = None, *, who: Who | None = None, read_only: bool | None = None
+        self, outbox: Outbox | Settings | None = None, *, who: Who | None = None, read_only: bool = False
     ) -> None:
         super().__init__(outbox, who, read_only)
         self.wsgi, self.asgi = Wsgi(self), Asgi(self)

@@ -63,7 +63,7 @@ def site(relay: Relay, database: Proxy) -> Iterator[str]:
     """The address of the page."""
     port = free_port()
     settings = relay.env(database_url=through(str(relay.settings.database_url), database))
-    with Child.start("web", web_argv(), env={**settings, **web_env(port, PASSWORD, NAME)}) as web:
+    with Child.start("web", web_argv(port), env={**settings, **web_env(PASSWORD, NAME)}) as web:
         web.wait_for(WEB_READY, 60)
         yield f"http://{LOOPBACK}:{port}"
 

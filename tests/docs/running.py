@@ -48,7 +48,7 @@ READY = (
 DATABASE = re.compile(r"(postgresql|postgres)(\+\w+)?://([^@/\s\"']*@)?localhost(:5432)?/(\w+)")
 REDIS = re.compile(r"(?<=://)localhost:6379\b")
 PORT = re.compile(r"(?:localhost:|127\.0\.0\.1:|--port[ =]|PORT=|-p )(\d{4,5})\b")
-USUAL = {"FLOWER_PORT": "5555", "FLASK_RUN_PORT": "5000", "UVICORN_PORT": "8000", "OUTBOX_WEB_PORT": "8089"}
+USUAL = {"FLOWER_PORT": "5555", "FLASK_RUN_PORT": "5000", "UVICORN_PORT": "8000"}
 """The ports of programs that are told no port."""
 
 

@@ -6,7 +6,6 @@ import re
 from html import unescape
 from typing import Any
 from unittest import skipUnless
-from unittest.mock import patch
 from uuid import UUID
 
 import django
@@ -166,14 +165,6 @@ class Admin(TransactionTestCase):
         self.sign_in("dora", "act")
         self.act("deadletter", "redrive", [id], "I may")
         assert self.states() == {id: "pending"}
-
-    def test_a_page_that_is_read_only_makes_the_admin_so(self) -> None:
-        [id] = self.dead()
-        with patch.object(outbox, "settings", outbox.settings.replace(web_read_only=True)):
-            assert "redrive" not in self.get("deadletter/")
-            self.act("deadletter", "redrive", [id], "I want to")
-        assert self.states() == {id: "dead"}
-        assert "redrive" in self.get("deadletter/")
 
     @skipUnless(django.VERSION >= (6, 1), "the admin has acts on the page of one object since 6.1")
     def test_an_act_on_the_page_of_a_message(self) -> None:

@@ -119,8 +119,9 @@ def visit(store: Store, settings: MakeSettings, page_settings: dict[str, Any]) -
     """Makes browsers of a page over the test's tables. Each page looks anew."""
     with ExitStack() as pages:
 
-        def make(role: Role = Role.ACT, **values: Any) -> Browser:
-            page = pages.enter_context(closing(Page(settings(**page_settings | values), who=lambda host: None)))
+        def make(role: Role = Role.ACT, read_only: bool = False, **values: Any) -> Browser:
+            page = Page(settings(**page_settings | values), who=lambda host: None, read_only=read_only)
+            pages.enter_context(closing(page))
             return Browser(page, role)
 
         yield make

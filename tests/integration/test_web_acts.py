@@ -405,7 +405,7 @@ class TestBegin:
     def test_is_for_those_who_may_act(self, visit: Visit, store: Store, rows: Rows) -> None:
         bury(rows)
         fields = {**preview(visit()), "why": "so"}
-        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
+        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(read_only=True)):
             assert "/acts/new" not in browser.read(f"/errors/{group_of(store)}")
             assert browser.get("/acts/new", action="redrive").status == 403
             assert browser.post("/acts", **fields).status == 403
@@ -459,7 +459,7 @@ class TestAct:
         looker = visit(Role.LOOK)
         assert "Stop" not in looker.text(f"/acts/{entry}")
         assert looker.post(f"/acts/{entry}/stop").status == 403
-        assert visit(web_read_only=True).post(f"/acts/{entry}/stop").status == 403
+        assert visit(read_only=True).post(f"/acts/{entry}/stop").status == 403
         assert entry_of(browser.post(f"/acts/{entry}/stop")) == entry
         shown = browser.text(f"/acts/{entry}")
         [done] = acts(rows)
@@ -490,7 +490,7 @@ class TestAct:
 
     def test_that_nobody_runs_is_taken_by_this_process(self, visit: Visit, rows: Rows) -> None:
         bury(rows, 3)
-        reader = visit(web_read_only=True)
+        reader = visit(read_only=True)
         acts_of = reader.page._own.get().acts
         acts_of.wake = lambda: None  # type: ignore[method-assign]
         entry = acts_of.begin("redrive", Filter(states=("dead",)), who="bob", why="so", token=uuid4())

@@ -130,7 +130,7 @@ class TestList:
         nothing = visit().get("/acts/new", action="redrive", chosen="yes")
         assert nothing.status == 400
         assert b"no message was chosen" in nothing.body
-        for browser in (visit(Role.PAYLOAD), visit(web_read_only=True)):
+        for browser in (visit(Role.PAYLOAD), visit(read_only=True)):
             html = browser.read("/messages")
             assert listed(html) == [runs, waits, dead]
             assert "/acts/" not in html
@@ -381,7 +381,7 @@ class TestEdit:
         assert visit().get(f"/messages/{id}/edit").status == 409
         assert visit().post(f"/messages/{id}/edit", payload="x").status == 409
         [dead] = bury(rows)
-        closed = visit(web_read_only=True)
+        closed = visit(read_only=True)
         assert closed.get(f"/messages/{dead}/edit").status == 403
         assert closed.post(f"/messages/{dead}/edit", payload="x").status == 403
 

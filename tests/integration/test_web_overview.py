@@ -244,7 +244,7 @@ class TestDestination:
         assert words(html).count("connection: refused") == 1
 
     def test_who_may_not_act_sees_no_buttons_and_changes_nothing(self, visit: Visit, store: Store) -> None:
-        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
+        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(read_only=True)):
             assert "<form" not in browser.read("/destinations/orders")
             assert browser.post("/destinations/orders/pause", why="x").status == 403
         forged = visit()

@@ -16,6 +16,7 @@ from kombu.message import Message
 
 import outbox_tasks
 from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, WAIT
+from outbox_tasks.cli.web import web
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
 from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.message_checks import checked
@@ -75,7 +76,8 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
 
 def test_what_listens_if_it_is_told_to_listens_on_loopback() -> None:
     settings = Settings()
-    assert (settings.monitor_host, settings.web_host) == ("127.0.0.1", "127.0.0.1")
+    page = {option.name: option.default for option in web.params}
+    assert (settings.monitor_host, page["host"]) == ("127.0.0.1", "127.0.0.1")
     assert (settings.monitor_port, settings.web_users) == (None, {})
 
 

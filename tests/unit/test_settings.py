@@ -181,13 +181,13 @@ class TestUnknownKeys:
             monkeypatch.setenv(f"{name}_SERVICE_PORT_HTTP", "80")
             monkeypatch.setenv(f"{name}_PORT", "tcp://10.96.7.20:80")
             monkeypatch.setenv(f"{name}_PORT_80_TCP_PORT", "80")
-        assert (Settings().web_port, Settings().monitor_port) == (8089, None)
+        assert Settings().monitor_port is None
         lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert [line.partition("_PORT")[0] for line in lines] == ["OUTBOX", "OUTBOX_MONITOR", "OUTBOX_WEB"]
         assert lines[2].startswith("OUTBOX_WEB_PORT, OUTBOX_WEB_PORT_80_TCP_PORT, OUTBOX_WEB_SERVICE_HOST, ")
         assert "for the Service outbox-web (service links). Set enableServiceLinks: false in the pod" in lines[2]
-        monkeypatch.setenv("OUTBOX_WEB_PORT", "80 80")
-        with pytest.raises(ConfigurationError, match="web_port"):
+        monkeypatch.setenv("OUTBOX_MONITOR_PORT", "80 80")
+        with pytest.raises(ConfigurationError, match="monitor_port"):
             Settings()
 
     def test_in_the_file_are_errors(self, empty_directory: Path) -> None:
