@@ -185,7 +185,7 @@ class ResultNotThereYet(OutboxError):
 class PayloadNotSerializable(MessageRefused):
     says = """
     The payload of {event_type!r} was refused: it can't be serialised ({reason}). Pass JSON values with text keys, a
-    dataclass or model of such values, or str or bytes with a content_type; or set a serializer of your own."""
+    dataclass or model of such values, or str or bytes with a content_type."""
 
 
 class PayloadTooLarge(MessageRefused):

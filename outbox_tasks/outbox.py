@@ -111,8 +111,8 @@ class Outbox:
     ) -> UUID | Awaitable[UUID]:
         """Insert a message into the session's transaction; it is delivered if and only if that commits.
 
-        `event_type` says what happened, in up to 255 characters. `payload` is stored as JSON (or by the serializer of
-        the settings); str and bytes are stored as they are, as `content_type` (by default plain text or octets). `to`
+        `event_type` says what happened, in up to 255 characters. `payload` is stored as JSON;
+        str and bytes are stored as they are, as `content_type` (by default plain text or octets). `to`
         names destinations; without it the routes do. Messages with the same `key` arrive in the order in which they
         were written. `headers` travel along as text. The message waits until `deliver_at` (with a time zone), or for
         `delay` seconds. You may choose its `id`: a second call with the same id and content changes nothing.

@@ -146,9 +146,6 @@ class TasksBackend(BaseTaskBackend):
         if self.outbox.feed is not None:
             hint = "Name an outbox without a feed in OPTIONS, and the `database` that has the relay's tables."
             yield checks.Error("Results can't be read through a feed.", hint=hint, id="outbox_tasks.E003")
-        if settings.archive == "delete":
-            text = "Results are gone about a day after their tasks were enqueued, because of archive = 'delete'."
-            yield checks.Warning(text, id="outbox_tasks.W001")
 
 
 def _changed(result: Any, **fields: Any) -> Any:

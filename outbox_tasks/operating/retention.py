@@ -96,10 +96,9 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not forget what was copied from feeds", done):
             Feeds(store).forget(store.settings.inbox_retention, MARKS)
         settings = store.settings
-        if settings.archive_retention or settings.archive == "delete":
-            age = settings.archive_retention if settings.archive == "keep" else 0.0
+        if settings.archive_retention:
             with _logged("could not drop old days of the archive", done):
-                _trim(store, timedelta(seconds=age), done.trimmed, patient=False)
+                _trim(store, timedelta(seconds=settings.archive_retention), done.trimmed, patient=False)
             done.more = done.more or done.trimmed.more
     if kept := done.trimmed.kept:
         day, why = next(iter(kept.items()))
@@ -214,4 +213,4 @@ def _remove(store: Store, day: Day, done: Trimmed) -> None:
 
 
 def _exported(store: Store, day: Day, url: str, progress: Progress = no_progress) -> Part | None:
-    return export(store, day, url, store.settings.archive_format, progress)
+    return export(store, day, url, progress)

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from uuid import uuid4
 
 import psycopg
@@ -37,9 +36,6 @@ LONGEST_OF_ALL = 60.0
 
 LARGEST_COPY = 4 * 1024 * 1024
 """Bytes of messages that are copied at once, if they are of several rows: a copy has a time limit."""
-
-PACE = 2.0
-"""Seconds whose share of `rate_limit` a run copies at most. Then the feed waits as long as these rows may take."""
 
 
 @dataclass(slots=True)
@@ -68,8 +64,6 @@ def bridge(
     committed that a claim may take. Raises `DatabaseUnavailable`; then the lease runs out."""
     token, done = str(uuid4()), Bridged()
     began = time.monotonic()
-    rate = place.rate_limit if (place := settings.feed(source.name)) is not None else None
-    most = BATCH if rate is None else min(BATCH, ceil(rate * PACE))
     left = feeds.take(source.name, token)
     if left is None:
         return Bridged(taken=False)
@@ -78,12 +72,12 @@ def bridge(
         source.delete(left)
         clean = True
         former = None
-        while rows := source.look(most):
+        while rows := source.look(BATCH):
             if rows[0][:2] == former:
                 raise source.undeletable(rows[0])
             # However slow the source is, a run copies something.
             late = former is not None and time.monotonic() >= began + longest
-            if stop() or late or (rate is not None and done.copied >= rate * PACE):
+            if stop() or late:
                 done.more = True
                 break
             former, clean = rows[0][:2], False
@@ -93,8 +87,7 @@ def bridge(
             wake()
             source.delete([(row.number, row.id) for row in rows])
             clean = True
-        pause = 0.0 if rate is None else done.copied / rate - (time.monotonic() - began)
-        feeds.end(source.name, token, clean=True, lag=source.lag(), pause=pause)
+        feeds.end(source.name, token, clean=True, lag=source.lag())
     except SourceTrouble as error:
         done.error = str(error)
         log.warning("%s", error)

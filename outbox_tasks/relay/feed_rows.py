@@ -91,8 +91,6 @@ def _read(row: Row, feed: str, settings: Settings) -> dict[str, Any]:
         _need_text("ordering_key", row.key, MAX_KEY, 1)
         made["key"] = row.key
     _add_payload(made, said)
-    if (place := settings.feed(feed)) is not None and place.priority != "normal":
-        made.setdefault("priority", place.priority)
     _check(made)
     if (named := said.get("destination")) is not None:
         _need_text("destination", named, MAX_DESTINATION, 1)

@@ -25,14 +25,9 @@ MAX_CODE, MAX_ERROR = 64, 500
 """How many characters of an error's code and text the row keeps."""
 
 
-def backoff(
-    settings: Settings, attempts: int, *, destination: Destination | None = None, at_least: float = 0.0
-) -> float:
-    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter. A destination
-    may have its own base and cap."""
-    base = (destination and destination.backoff_base) or settings.backoff_base
-    cap = (destination and destination.backoff_cap) or settings.backoff_cap
-    plain = get_exponential_backoff_interval(base, min(max(attempts, 1) - 1, 60), cap)
+def backoff(settings: Settings, attempts: int, *, at_least: float = 0.0) -> float:
+    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter."""
+    plain = get_exponential_backoff_interval(settings.backoff_base, min(max(attempts, 1) - 1, 60), settings.backoff_cap)
     return float(max(plain, at_least)) * (1 + JITTER * random.random())  # noqa: S311 - nothing secret
 
 
@@ -60,7 +55,7 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
     if outcome.code == FAILED_TOGETHER:  # no attempt counts: each is claimed again, alone
-        return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.spent, destination=configured), code, error)
+        return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.spent), code, error)
     # An outage says nothing about the message. The next claim checks whether it has attempts left.
     counts = outcome.result is not Result.OUTAGE
     # A relay that does not know the destination leaves the message to a relay that does.
@@ -68,9 +63,9 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     if outcome.result is Result.DEAD or (counts and ticket.spent >= most):
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
     if outcome.result is Result.OUTAGE:  # the wait grows, but the message must not be late once the destination is back
-        wait = min(backoff(settings, ticket.attempt, destination=configured), settings.breaker_pause_max)
+        wait = min(backoff(settings, ticket.attempt), settings.breaker_pause_max)
         return Verdict(ticket, Step.OUTAGE, max(wait, asked(outcome)), code, error)
-    wait = backoff(settings, ticket.spent, destination=configured, at_least=asked(outcome))
+    wait = backoff(settings, ticket.spent, at_least=asked(outcome))
     # A task that waits in Redis must not outlive the visibility timeout, so long waits go through the table. So do
     # messages with a rate or `latest`: only the claim looks at rates and at newer messages.
     soon = wait <= settings.native_retry_max * (1 + JITTER)

@@ -7,12 +7,11 @@ value and the rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, ImportString, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -78,9 +77,6 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     """Databases from which the relay copies messages, by name. `list` is a query of the relay's database for more: it
     returns a name, a URL and a schema, which may be null."""
 
-    serializer: ImportString[Callable[[Any], tuple[bytes, str]]] | None = None
-    """`module.function`, for payloads that are neither str nor bytes: payload → (bytes, content type). None: JSON."""
-
     profile: Profile | None = None
     """`per-message`: beat alone wakes the claim, and each message is a Celery task of its own, which runs alone. It
     sets `bundle_size = 1`, `nudge = false` and `direct = false`; and workers send task events."""
@@ -91,9 +87,6 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     max_in_flight: Count = 10_000
     """Back-pressure: no more is leased while this many messages wait for publish workers. If the workers are slow it is
     less: what they take from the queue within half of `queue_lease`."""
-    await_writers: bool = True
-    """Messages with a key wait for each open transaction that wrote such messages before them. If false, messages that
-    overlapping transactions write under one key are sent in the order of the commits."""
     nudge: bool = True
     """Wake the claim right after a commit, so that messages need not wait for beat."""
     direct: bool = True
@@ -274,10 +267,8 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         return self.soft_time_limit - self.send_timeout_of(destination) - 2 * self.statement_timeout
 
     def limits_of(self, destination: str) -> Self:
-        """These settings with what `destination` overrides: its timeout and its backoff."""
-        own = self.destinations[destination]
-        names = ("send_timeout", "backoff_base", "backoff_cap")
-        return self.model_copy(update={name: value for name in names if (value := getattr(own, name)) is not None})
+        """These settings with the timeout of `destination`."""
+        return self.model_copy(update={"send_timeout": self.send_timeout_of(destination)})
 
     # What follows from the settings above. In this order, each is longer than the one before:
     # longest_send, soft_time_limit, hard_time_limit, run_lease.
@@ -326,10 +317,11 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
 
     def _check_contradictions(self) -> None:
         check_profile(self.profile, "", self)
-        _check_backoff("", self)
+        if self.backoff_cap < self.backoff_base:
+            rule = f"it must be at least backoff_base ({self.backoff_base:g})"
+            raise ConfigurationError(setting="backoff_cap", value=self.backoff_cap, rule=rule)
         for name, destination in self.destinations.items():
             check_profile(self.profile, f"destinations.{name}.", destination)
-            _check_backoff(f"destinations.{name}.", self.limits_of(name))
             destination.check_claim_check()
             destination.check_confirm()
         places: dict[tuple[str, str | None], str] = {}
@@ -351,10 +343,3 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
                 if name not in self.destinations:
                     rule = f"the route names a destination that is not configured (known: {self._known})"
                     raise ConfigurationError(setting=f"{prefix}routes.{pattern!r}", value=name, rule=rule)
-
-
-def _check_backoff(prefix: str, settings: Settings) -> None:
-    """`prefix` stands before the setting's name in the error: a destination may have its own backoff."""
-    if settings.backoff_cap < settings.backoff_base:
-        rule = f"it must be at least backoff_base ({settings.backoff_base:g})"
-        raise ConfigurationError(setting=f"{prefix}backoff_cap", value=settings.backoff_cap, rule=rule)

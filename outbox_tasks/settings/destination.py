@@ -153,10 +153,6 @@ class Destination(BaseModel):
     """Messages a second at most, over the whole cluster, in bursts of what a second allows."""
     send_timeout: Seconds | None = None
     """Overrides the general `send_timeout`."""
-    backoff_base: Seconds | None = None
-    """Overrides the general `backoff_base`."""
-    backoff_cap: Seconds | None = None
-    """Overrides the general `backoff_cap`."""
     confirm: Literal["sent", "run"] | None = None
     """run: a task is done when it has run; sent: when the broker has it. None: when it has run, if it was stored by an
     app with `install` or `supervise`, and goes to this app's own workers. Only for celery://."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from outbox_tasks.model import Priority
-from outbox_tasks.settings.destination import PerSecond, Route, Url
+from outbox_tasks.settings.destination import Route, Url
 
 
 class FeedPlace(BaseModel):
@@ -19,10 +18,6 @@ class FeedPlace(BaseModel):
     """The schema of its tables; none: where the connection finds them."""
     routes: dict[str, Route] = Field(default_factory=dict)
     """Routes for this feed alone. They count before the others."""
-    priority: Priority = "normal"
-    """Of its messages that have no other."""
-    rate_limit: PerSecond | None = None
-    """Rows a second that are copied at most, on average."""
 
 
 LIST = "list"

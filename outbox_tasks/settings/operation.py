@@ -16,16 +16,12 @@ class OperationSettings(BaseModel):
 
     inbox_retention: Span = 7 * DAY
     """How long an inbox remembers a message. It must be longer than a delivery can be repeated, also by a redrive."""
-    archive: Literal["keep", "delete"] = "keep"
-    """What was sent or discarded is kept for `archive_retention`, or goes as soon as the day in which it was written is
-    over. The causes of its repetitions go with it."""
     archive_retention: SpanOrZero = 7 * DAY
-    """How long after its end a day of messages is kept. It goes as a whole, once none of them is at work; 0: never."""
+    """How long after its end a day of messages is kept, at least an hour. It goes as a whole, once none of them is at
+    work; 0: never. The causes of their repetitions go with it."""
     archive_export: StorageUrl | None = Field(default=None, repr=False)
-    """Where each day of the archive is exported before it is dropped: a URL of fsspec, such as s3://bucket/outbox or
-    file:///var/backups/outbox. None: there is no export."""
-    archive_format: Literal["parquet", "jsonl"] = "parquet"
-    """The format of the export: Parquet, or JSON Lines compressed with gzip."""
+    """Where each day of the archive is exported as Parquet before it is dropped: a URL of fsspec, such as
+    s3://bucket/outbox or file:///var/backups/outbox. None: there is no export."""
 
     stale_after: Span = 300.0
     """Messages due for this long without being sent are stale: an alert, and not healthy."""

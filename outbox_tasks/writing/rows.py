@@ -62,7 +62,7 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_HEA
     """
     _check(message)
     names = _destinations(message, settings)
-    body, content_type = _serialized(message, settings)
+    body, content_type = _serialized(message)
     size = len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
     common: Row = {"event_type": message.event_type, "content_type": content_type}
     if message.deliver_at is not None or message.delay is not None:
@@ -116,8 +116,8 @@ def _destinations(message: Message, settings: Settings) -> list[str]:
     return names
 
 
-def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]:
-    """The body and its content type. Bytes and str stay as they are; the rest goes through the serializer."""
+def _serialized(message: Message) -> tuple[str | bytes, str]:
+    """The body and its content type. Bytes and str stay as they are; the rest is JSON."""
     payload = message.payload
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload), message.content_type or BYTES
@@ -125,8 +125,6 @@ def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]
         if not is_encodable(payload):
             raise PayloadNotSerializable(event_type=message.event_type, reason="half of a surrogate pair is no text")
         return payload, message.content_type or TEXT
-    if settings.serializer is not None:
-        return _by_setting(message, settings.serializer)
     try:
         _check_whole(payload)
         if dataclasses.is_dataclass(payload):
@@ -139,18 +137,6 @@ def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]
         reason = "it contains itself, or is nested too deeply" if too_deep else error
         raise PayloadNotSerializable(event_type=message.event_type, reason=reason) from error
     return text, message.content_type or JSON
-
-
-def _by_setting(message: Message, serializer: Any) -> tuple[str | bytes, str]:
-    try:
-        made = serializer(message.payload)
-        body, content_type = made
-    except Exception as error:  # it is the application's code: it may raise anything
-        raise PayloadNotSerializable(event_type=message.event_type, reason=error) from error
-    if not isinstance(body, str | bytes) or not isinstance(content_type, str):
-        reason = f"the serializer returned {type(body).__name__} and {type(content_type).__name__}, not bytes and str"
-        raise PayloadNotSerializable(event_type=message.event_type, reason=reason)
-    return body, message.content_type or content_type
 
 
 def _check_whole(value: object, *, in_model: bool = False) -> None:

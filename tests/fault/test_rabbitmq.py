@@ -91,12 +91,11 @@ def test_messages_that_wait_for_a_retry_hold_up_no_others(
     relay: Relay, rows: Rows, stream: Stream, values: dict[str, Any]
 ) -> None:
     """There a worker's prefetch can't grow, so none of them waits in a worker."""
-    waits = {**values["destinations"]["told"], "backoff_base": 45, "backoff_cap": 45}
-    told = {"destinations": {**values["destinations"], "told": waits}}
-    relay.publish(**told)
+    waits = {"backoff_base": 45, "backoff_cap": 45}
+    relay.publish(**waits)
     relay.ready()
-    relay.claim(**told)
-    relay.beat(**told)
+    relay.claim(**waits)
+    relay.beat(**waits)
     relay.ready()
     for _ in range(6):
         rows.insert(destination="told", payload=json.dumps({"fail": 9}).encode())

@@ -61,7 +61,6 @@ def test_a_writer_whose_messages_with_keys_others_wait_for(settings: MakeSetting
     with session(engine) as (connection, pid):
         Outbox(slow).publish(connection, "order.created", {}, to="orders", key="order:42")
         assert of(slow, "writer_open", pid) is not None
-        assert of(settings(stale_after=SOON, await_writers=False), "writer_open", pid) is None
     assert of(slow, "writer_open", pid) is None
 
 
@@ -82,7 +81,6 @@ def test_a_writer_of_many_keys_holds_up_all_and_is_named_soon(
         assert all_keys is not None
         assert "more than 32 keys" in all_keys.fact
         assert f"SELECT pg_terminate_backend({pid});" in all_keys.remedy
-        assert of(settings(await_writers=False), "writer_open", pid) is None
     assert of(usual, "writer_open", pid) is None
 
 

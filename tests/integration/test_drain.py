@@ -96,7 +96,7 @@ def test_a_publisher_that_fails_over_some_messages_kills_only_those(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(distribution(tmp_path / "plugins"))
-    told = {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 1, "backoff_base": 0.01}
+    told = {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 1}
     good, bad = [], []
     for _ in range(15):
         good += rows.insert(9, destination="told")
@@ -104,7 +104,7 @@ def test_a_publisher_that_fails_over_some_messages_kills_only_those(
     good += rows.insert(500, destination="told")
 
     def only_the_dead_are_left() -> bool:
-        drained(destinations={"told": told})
+        drained(destinations={"told": told}, backoff_base=0.01)
         return len(rows.hot()) == len(bad) and {row.status for row in rows.hot()} == {"dead"}
 
     eventually(only_the_dead_are_left, 60)

@@ -29,7 +29,6 @@ from tests.integration.archived import Archived
 from tests.integration.conftest import Command, environment
 
 WEEK = timedelta(days=7)
-FORMATS = ("parquet", "jsonl")
 
 PAYLOADS = (
     b'{"id": 42}',
@@ -69,36 +68,30 @@ def manifest(place: Path, archived: Archived, days: int = 8) -> list[dict[str, A
     return list(json.loads((directory(place, archived, days) / "_manifest.json").read_text())["parts"])
 
 
-def duck(place: Path, format: str, query: str) -> list[tuple[Any, ...]]:
+def duck(place: Path, query: str) -> list[tuple[Any, ...]]:
     """What DuckDB finds in all that was exported, called `archive` in the query."""
-    reader = {"parquet": "read_parquet('{}/**/*.parquet'", "jsonl": "read_json_auto('{}/**/*.jsonl.gz'"}[format]
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        source = f"{reader.format(place)}, hive_partitioning = true)"
+        source = f"read_parquet('{place}/**/*.parquet', hive_partitioning = true)"
         return connection.execute(f"WITH archive AS (FROM {source}) {query}").fetchall()
 
 
 class TestFiles:
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_duckdb_reads_the_same_rows(
-        self, archived: Archived, new_store: MakeStore, place: Path, format: str
-    ) -> None:
-        store = new_store(archive_export=f"file://{place}", archive_format=format)
+    def test_duckdb_reads_the_same_rows(self, archived: Archived, new_store: MakeStore, place: Path) -> None:
+        store = new_store(archive_export=f"file://{place}")
         for days in (9, 8):
             archived.fill(archived.ago(days), 1000, key="order:42", headers={"a": "ü"})
         archived.fill(archived.ago(8), 7, state="discarded", last_error="too late", history=[{"what": "dead"}])
         assert drop_days(store, WEEK).kept == {}
         assert archived.count() == 0
-        assert duck(place, format, "SELECT day, state, count(*) FROM archive GROUP BY ALL ORDER BY ALL") == [
+        assert duck(place, "SELECT day, state, count(*) FROM archive GROUP BY ALL ORDER BY ALL") == [
             (archived.ago(9), "sent", 1000),
             (archived.ago(8), "discarded", 7),
             (archived.ago(8), "sent", 1000),
         ]
-        payload = "decode(payload)" if format == "parquet" else "payload"
         [found] = duck(
             place,
-            format,
-            f"SELECT {payload} ->> 'id', headers ->> 'a', history, last_error, finished_at::TIMESTAMPTZ, attempts "
+            "SELECT decode(payload) ->> 'id', headers ->> 'a', history, last_error, finished_at::TIMESTAMPTZ, attempts "
             "FROM archive WHERE state = 'discarded' LIMIT 1",
         )
         noon = datetime.combine(archived.ago(8), datetime.min.time(), UTC) + timedelta(hours=12)
@@ -110,24 +103,17 @@ class TestFiles:
             noon,
         )
 
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_hold_any_payload(self, archived: Archived, new_store: MakeStore, place: Path, format: str) -> None:
-        store = new_store(archive_export=f"file://{place}", archive_format=format)
+    def test_hold_any_payload(self, archived: Archived, new_store: MakeStore, place: Path) -> None:
+        store = new_store(archive_export=f"file://{place}")
         for payload in PAYLOADS:
             archived.fill(archived.ago(8), 3, payload=payload)
         assert drop_days(store, WEEK).dropped == [archived.ago(8)]
-        shown = "payload"
-        if format == "jsonl":
-            shown = "coalesce(encode(payload::VARCHAR), from_base64(payload_base64::VARCHAR))"
-        found = duck(place, format, f"SELECT {shown} FROM archive ORDER BY seq")
+        found = duck(place, "SELECT payload FROM archive ORDER BY seq")
         assert found == [(payload,) for payload in PAYLOADS for _ in range(3)]
 
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_hold_every_column_of_the_archive(
-        self, archived: Archived, new_store: MakeStore, place: Path, format: str
-    ) -> None:
+    def test_hold_every_column_of_the_archive(self, archived: Archived, new_store: MakeStore, place: Path) -> None:
         assert set(archive_files.COLUMNS) == set(archived.tables.archive.c.keys())
-        store = new_store(archive_export=f"file://{place}", archive_format=format)
+        store = new_store(archive_export=f"file://{place}")
         at = datetime.combine(archived.ago(8), datetime.min.time(), UTC) + timedelta(microseconds=1)
         values = {
             **{name: f"{name} 'ü\n" for name, kind in archive_files.COLUMNS.items() if kind == "text"},
@@ -145,7 +131,7 @@ class TestFiles:
         assert drop_days(store, WEEK).kept == {}
         [file] = [path for path in directory(place, archived).iterdir() if path.name.startswith("part-")]
         with file.open("rb") as opened:
-            [row] = archive_files.read(opened, format)
+            [row] = archive_files.read(opened)
         shown = dict(zip(archive_files.COLUMNS, row, strict=True))
         for name in ("headers", "history"):
             shown[name] = json.loads(shown[name])
@@ -153,15 +139,12 @@ class TestFiles:
             shown[name] = archive_files.EPOCH + timedelta(microseconds=shown[name])
         assert shown == {**expected, "id": str(expected["id"]), "payload": bytes(expected["payload"])}
 
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_bound_times_that_files_can_not_have(
-        self, archived: Archived, new_store: MakeStore, place: Path, format: str
-    ) -> None:
-        store = new_store(archive_export=f"file://{place}", archive_format=format)
+    def test_bound_times_that_files_can_not_have(self, archived: Archived, new_store: MakeStore, place: Path) -> None:
+        store = new_store(archive_export=f"file://{place}")
         for time in ("infinity", "-infinity", "4000-01-01 BC", "20000-01-01"):
             archived.fill(archived.ago(8), created_at=cast(literal(time), archived.tables.archive.c.created_at.type))
         assert drop_days(store, WEEK).kept == {}
-        years = duck(place, format, "SELECT year(created_at::TIMESTAMP) FROM archive ORDER BY 1")
+        years = duck(place, "SELECT year(created_at::TIMESTAMP) FROM archive ORDER BY 1")
         assert years == [(1,), (1,), (9999,), (9999,)]
 
     def test_are_written_in_lots_that_fit_into_memory(
@@ -182,7 +165,7 @@ class TestFiles:
         archived.fill(archived.ago(8), 2, payload=func.convert_to(func.repeat("y", 9_000_000), "UTF8"))
         assert drop_days(exporter, WEEK).kept == {}
         assert 9_000_000 <= largest <= 10_000_000
-        [sums] = duck(place, "parquet", "SELECT count(*), sum(octet_length(payload)) FROM archive")
+        [sums] = duck(place, "SELECT count(*), sum(octet_length(payload)) FROM archive")
         assert sums == (42, 40 * 300_000 + 2 * 9_000_000)
 
     def test_go_to_any_storage_of_fsspec(self, archived: Archived, new_store: MakeStore, schema: str) -> None:
@@ -234,22 +217,21 @@ def altered(rows: Any, how: str) -> Iterator[Any]:
 
 
 class TestNothingIsDroppedUnverified:
-    @pytest.mark.parametrize("format", FORMATS)
     def test_an_altered_file_is_found_and_written_again(
-        self, archived: Archived, new_store: MakeStore, place: Path, monkeypatch: pytest.MonkeyPatch, format: str
+        self, archived: Archived, new_store: MakeStore, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is whole, as far as its format can tell, but for one row."""
         archived.fill(archived.ago(8), 10, payload=func.convert_to(cast(func.gen_random_uuid(), Text), "UTF8"))
-        store = new_store(archive_export=f"file://{place}", archive_format=format)
+        store = new_store(archive_export=f"file://{place}")
         verify = exporting.verified
         for how in ("lost", "doubled", "altered"):
 
             def spoil(storage: DayStorage, file: str, *rest: Any, how: str = how) -> Any:
                 path = directory(place, archived) / file
                 with path.open("rb") as source:
-                    rows = list(altered(archive_files.read(source, format), how))
+                    rows = list(altered(archive_files.read(source), how))
                 with path.open("wb") as target:
-                    archive_files.write(target, format, [rows])
+                    archive_files.write(target, [rows])
                 return verify(storage, file, *rest)
 
             with monkeypatch.context() as spoiled:
@@ -259,7 +241,7 @@ class TestNothingIsDroppedUnverified:
             assert "the file does not hold what the database holds" in why, how
             assert list(directory(place, archived).iterdir()) == [], how
         assert drop_days(store, WEEK).dropped == [archived.ago(8)]
-        assert duck(place, format, "SELECT count(*) FROM archive") == [(10,)]
+        assert duck(place, "SELECT count(*) FROM archive") == [(10,)]
 
     def test_a_damaged_file_is_found_and_written_again(
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,7 +260,7 @@ class TestNothingIsDroppedUnverified:
             assert "could not be written to" in why, damage
             assert archived.count() == 10, damage
         assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
-        assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(10,)]
+        assert duck(place, "SELECT count(*) FROM archive") == [(10,)]
 
     def test_a_storage_that_is_away(
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
@@ -346,7 +328,7 @@ class TestRepetition:
         export_days(exporter, f"file://{place}")
         (directory(place, archived) / lost).unlink()
         assert len(drop_days(exporter, WEEK).exported) == 1
-        assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(10,)]
+        assert duck(place, "SELECT count(*) FROM archive") == [(10,)]
         assert [part["file"] for part in manifest(place, archived)] == ["part-0.parquet"]
 
 
@@ -372,7 +354,7 @@ class TestKilled:
         eventually(lambda: free(exporter))
         assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
         assert {path.name for path in half.iterdir()} == {"part-0.parquet", "_manifest.json"}
-        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(25_000, 25_000)]
+        assert duck(place, "SELECT count(*), count(DISTINCT id) FROM archive") == [(25_000, 25_000)]
 
     def test_between_the_export_and_the_drop(
         self, archived: Archived, exporter: Store, place: Path, elsewhere: dict[str, str]
@@ -386,7 +368,7 @@ class TestKilled:
         eventually(lambda: free(exporter))
         done = drop_days(exporter, WEEK)
         assert (done.dropped, done.exported, archived.count()) == ([archived.ago(8)], [], 0)
-        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(100, 100)]
+        assert duck(place, "SELECT count(*), count(DISTINCT id) FROM archive") == [(100, 100)]
 
 
 class TestCommand:

@@ -340,15 +340,6 @@ class TestOverlappingWriters:
         other.commit()
         assert len(rows.hot()) == 100
 
-    def test_without_await_writers_nobody_is_waited_for(self, new_store: MakeStore, rows: Rows, two: Two) -> None:
-        store = new_store(await_writers=False)
-        one, other = two
-        write(one, rows, "a")
-        second = write(other, rows, "a")
-        other.commit()
-        assert ids(claimed(store)) == [second]
-        one.rollback()
-
     @pytest.mark.parametrize("end", ["commit", "rollback"])
     def test_a_prepared_transaction_is_waited_for_too(self, store: Store, rows: Rows, engine: Engine, end: str) -> None:
         with engine.connect() as one:

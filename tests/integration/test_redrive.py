@@ -135,11 +135,6 @@ class TestDiscard:
         [waits] = rows.insert()
         assert operator.act("discard", [UUID(waits)]).missed == [UUID(waits)]
 
-    def test_deletes_if_sent_messages_are_deleted_too(self, new_store: MakeStore, rows: Rows) -> None:
-        [id] = bury(rows)
-        assert Operator(new_store(archive="delete"), "ann").act("discard", [UUID(id)]).count == 1
-        assert (rows.hot(), rows.archived(), acts(rows)[0].count) == ([], [], 1)
-
 
 class TestEdit:
     def test_replaces_the_payload_and_keeps_the_former_one(self, rows: Rows, store: Store, operator: Operator) -> None:

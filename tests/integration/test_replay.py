@@ -236,17 +236,16 @@ class TestStopped:
         assert told(run("--resume", str(act.seq), "--yes", "--json"))["replayed"] == 300 - act.count
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])
 class TestFiles:
     def test_are_replayed_by_the_same_filters_and_in_order(
-        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path, format: str
+        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path
     ) -> None:
         (place := tmp_path / "storage").mkdir()
         for days in (2, 3):
             seq = literal(1000) - func.row_number().over()
             archived.fill(archived.ago(days), 10, key="k", seq=seq, payload=b"\0\xff" + bytes([days]))
             archived.fill(archived.ago(days), 2, event_type="order.paid", headers={"tenant": "Zoë"})
-        exporter = new_store(archive_format=format, archive_export=f"file://{place}")
+        exporter = new_store(archive_export=f"file://{place}")
         export_days(exporter, f"file://{place}")
         wanted = {row.id for row in rows.archived() if row.event_type == "order.created"}
         rows.clear_work()
@@ -267,14 +266,14 @@ class TestFiles:
         assert {row.headers.get("tenant") for row in rows.hot() if row.destination == "copies"} == {"Zoë"}
 
     def test_a_damaged_one_is_refused_before_anything_is_replayed(
-        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path, format: str
+        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path
     ) -> None:
         (place := tmp_path / "storage").mkdir()
         archived.fill(archived.ago(2), 10)
-        export_days(new_store(archive_format=format), f"file://{place}")
+        export_days(new_store(), f"file://{place}")
         [file] = place.glob("outbox_archive/day=*/part-*")
         file.write_bytes(file.read_bytes()[:-20])
-        for name in (str(file), str(place / "missing.jsonl.gz"), f"{place}/*.parquet"):
+        for name in (str(file), str(place / "missing.parquet"), f"{place}/*.parquet"):
             result = run("--file", name, "--yes")
             assert (result.exit_code, rows.hot(), acts(rows)) == (1, [], [])
 

@@ -106,13 +106,13 @@ class TestWhatGoes:
         assert "1 of its messages are neither at work" in done.kept[day]
 
     @pytest.mark.parametrize(("ended", "gone"), [("2 hours", True), ("30 minutes", False)])
-    def test_keeps_what_was_sent_no_longer_than_its_day_if_it_is_to_be_deleted(
+    def test_keeps_a_day_for_an_hour_however_short_the_retention_is(
         self, archived: Archived, new_store: MakeStore, ended: str, gone: bool
     ) -> None:
         archived.fill(archived.ago(1), 3)
         archived.run(f"UPDATE {archived.schema}.outbox_days SET ended_at = now() - interval '{ended}' "
                      "WHERE ended_at IS NOT NULL")  # fmt: skip
-        assert maintain(new_store(archive="delete")).trimmed.dropped == [archived.ago(1)] * gone
+        assert maintain(new_store(archive_retention=1)).trimmed.dropped == [archived.ago(1)] * gone
 
     def test_drops_nothing_without_a_retention(self, archived: Archived, new_store: MakeStore) -> None:
         archived.fill(archived.ago(900))

@@ -358,7 +358,7 @@ class TestWork:
         past = Archived(place.engine, f'"{SCHEMA}"')
         past.fill(past.ago(30)), past.fill(past.ago(3))
         place.run(f"DROP TABLE {quoted(f'outbox_messages_{TODAY + 2}')}, {quoted(f'outbox_journal_{TODAY + 2}')}")
-        kept = {"archive_retention": 10 * DAY, "archive_export": tmp_path.as_uri(), "archive_format": "jsonl"}
+        kept = {"archive_retention": 10 * DAY, "archive_export": tmp_path.as_uri()}
         store = Store.connect(settings_of("relay", place, **kept))
         try:
             done = maintain(store)
@@ -366,7 +366,7 @@ class TestWork:
             store.close()
         assert (done.failed, done.trimmed.kept) == ([], {})
         assert done.trimmed.dropped == [past.ago(30)]
-        assert list(tmp_path.rglob(f"day={past.ago(30)}/*.gz"))
+        assert list(tmp_path.rglob(f"day={past.ago(30)}/*.parquet"))
         assert place.ask(f"SELECT to_regclass('{quoted(f'outbox_messages_{TODAY + 2}')}') IS NOT NULL")
         replayed = place.command("replay", "--all", "--yes", settings=settings_of("operator", place))
         assert replayed.exit_code == 0, replayed.output

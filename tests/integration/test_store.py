@@ -76,11 +76,11 @@ class TestClaim:
     def test_works_with_the_largest_numbers_that_settings_take(self, new_store: MakeStore, rows: Rows) -> None:
         largest: dict[str, Any] = {
             "max_attempts": 30_000, "max_age": CENTURY, "concurrency": 10_000, "rate_limit": 1_000_000,
-            "backoff_base": WEEK, "backoff_cap": WEEK, "send_timeout": WEEK,
+            "send_timeout": WEEK,
         }  # fmt: skip
         store = new_store(
             destinations={"orders": {"url": "a://b", **largest}}, queue_lease=WEEK,
-            statement_timeout=WEEK, inbox_retention=CENTURY,
+            backoff_base=WEEK, backoff_cap=WEEK, statement_timeout=WEEK, inbox_retention=CENTURY,
         )  # fmt: skip
         ids = rows.insert(2) + rows.insert(1, key="k")
         lease = token()

@@ -349,7 +349,7 @@ class TestArchive:
         text = words(html)
         assert "geheim" not in html
         assert "Kept for 3 d" in text
-        assert "bucket/outbox, as parquet" in text
+        assert "bucket/outbox, as Parquet" in text
         assert re.search(r"20\d\d-\d\d-\d\d 0 being written [\d.]+ \w+", text)
         assert "ever: archive_retention is 0" in visit(archive_retention=0).text("/archive")
 

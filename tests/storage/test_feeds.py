@@ -467,9 +467,9 @@ def test_the_commands_make_copy_and_show_a_feed(
     app.source.close()
 
 
-def test_a_feed_has_routes_and_a_priority_of_its_own(box: Box, app: App, settings: MakeSettings) -> None:
+def test_a_feed_has_routes_of_its_own(box: Box, app: App, settings: MakeSettings) -> None:
     destinations = {"orders": {"url": "a://b"}, "eu": {"url": "a://b"}, "all": {"url": "a://b"}}
-    place = {"url": app.url, "priority": "low", "routes": {"order.*": {"to": ["eu"], "latest": True}}}
+    place = {"url": app.url, "routes": {"order.*": {"to": ["eu"], "latest": True}}}
     store = Store.connect(
         settings(
             database_schema=box.schema, destinations=destinations, feeds={"shop": place},
@@ -482,22 +482,7 @@ def test_a_feed_has_routes_and_a_priority_of_its_own(box: Box, app: App, setting
     assert run(Feeds(store), app.source, store).copied == 3
     store.close()
     assert box.rows("SELECT destination, priority, latest FROM outbox_messages ORDER BY seq") == [
-        ("eu", -1, True), ("all", 1, False), ("orders", 0, False)]  # fmt: skip
-
-
-def test_a_feed_with_a_rate_is_copied_no_faster(box: Box, app: App, settings: MakeSettings) -> None:
-    feeds = {"shop": {"url": app.url, "rate_limit": 10}}
-    store = Store.connect(settings(database_schema=box.schema, feeds=feeds))
-    app.write(50)
-    assert run(Feeds(store), app.source, store) == Bridged(copied=20, more=True)
-    [state] = Feeds(store).states()
-    assert (state.waiting, state.failures) == (30, 0)
-    assert state.not_before == pytest.approx(2, abs=1.9)  # seconds' share of what was copied
-    assert run(Feeds(store), app.source, store) == Bridged(taken=False)
-    assert Feeds(store).wanted(["shop"]) == []
-    wait_over(box)
-    assert run(Feeds(store), app.source, store).copied == 20
-    store.close()
+        ("eu", 0, True), ("all", 1, False), ("orders", 0, False)]  # fmt: skip
 
 
 def test_schemas_of_one_database_share_a_connection(box: Box, settings: MakeSettings) -> None:

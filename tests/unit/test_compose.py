@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from outbox_tasks import Message
-from outbox_tasks.errors import ConfigurationError, InvalidMessage, PayloadNotSerializable
+from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.rows import rows
 
@@ -120,37 +120,3 @@ def test_a_key_has_characters() -> None:
     with pytest.raises(InvalidMessage, match="key = '' must be text of 1 to 255 characters"):
         composed(1, key="")
     assert "key" not in composed(1, key=None)
-
-
-def shouting(payload: Any) -> tuple[bytes, str]:
-    return repr(payload).upper().encode(), "text/x-loud"
-
-
-def broken(payload: Any) -> tuple[bytes, str]:
-    raise LookupError("no schema")
-
-
-def careless(payload: Any) -> Any:
-    return payload, None
-
-
-class TestSerializer:
-    def test_takes_what_is_neither_text_nor_bytes(self) -> None:
-        settings = {"serializer": f"{__name__}.shouting"}
-        row = composed({"a": 1}, settings=settings)
-        assert (b64decode(row["data"]), row["content_type"]) == (b"{'A': 1}", "text/x-loud")
-        assert composed("quiet", settings=settings)["text"] == "quiet"
-        assert composed({1: 2}, settings=settings, content_type="mine")["content_type"] == "mine"
-
-    @pytest.mark.parametrize(("name", "reason"), [("broken", "no schema"), ("careless", "returned dict and NoneType")])
-    def test_that_fails_refuses_the_message(self, name: str, reason: str) -> None:
-        with pytest.raises(PayloadNotSerializable, match=reason):
-            composed({}, settings={"serializer": f"{__name__}.{name}"})
-
-    def test_that_does_not_exist_stops_the_start(self) -> None:
-        with pytest.raises(ConfigurationError, match="serializer"):
-            Settings(serializer="tests.unit.nowhere.function")
-
-    def test_survives_a_copy_of_the_settings(self) -> None:
-        settings = Settings(destinations=ORDERS, serializer=f"{__name__}.shouting")
-        assert settings.replace(nudge=False).serializer is settings.serializer

@@ -82,15 +82,10 @@ class TestLimits:
 
 
 class TestContradictions:
-    @pytest.mark.parametrize("own", [False, True])
-    def test_are_refused_with_the_setting_its_value_and_the_rule(self, own: bool) -> None:
-        values: dict[str, Any] = {"backoff_cap": 0.9}
-        prefix = "destinations.orders." if own else ""
+    def test_are_refused_with_the_setting_its_value_and_the_rule(self) -> None:
         with pytest.raises(ConfigurationError) as caught:
-            Settings(**({"destinations": {"orders": {"url": "a://b", **values}}} if own else values))
-        assert str(caught.value) == (
-            f"Setting {prefix}backoff_cap = 0.9 is not usable: it must be at least backoff_base (1)"
-        )
+            Settings(backoff_cap=0.9)
+        assert str(caught.value) == "Setting backoff_cap = 0.9 is not usable: it must be at least backoff_base (1)"
         assert Settings(backoff_cap=1).backoff_cap == 1
 
     @pytest.mark.parametrize(
@@ -131,7 +126,7 @@ class TestContradictions:
         ({"queue_lease": float("nan")}, "queue_lease"),
         ({"bundle_size": 1001}, "bundle_size"),
         ({"statement_timeout": -1}, "statement_timeout"),
-        ({"archive": "move"}, "archive"),
+        ({"log_format": "csv"}, "log_format"),
         ({"source": ""}, "source"),
         ({"database_url": "localhost"}, "database_url"),
         ({"database_schema": 'a"b'}, "database_schema"),
@@ -361,9 +356,8 @@ def test_every_error_of_the_settings_is_an_outbox_error() -> None:
 
 def test_a_wrong_setting_of_a_feed_is_named() -> None:
     for values, setting, rule in (
-        ({"url": "sqlite:////a.db", "rate_limt": 1}, "feeds.eu.rate_limt", "rate_limit"),
+        ({"url": "sqlite:////a.db", "route": {}}, "feeds.eu.route", "routes"),
         ({"url": "sqlite:////a.db", "routes": {"*": ["nowhere"]}}, "feeds.eu.routes.'*'", "not configured"),
-        ({"url": "sqlite:////a.db", "priority": "urgent"}, "feeds.eu.priority", "'high'"),
     ):
         with pytest.raises(ConfigurationError) as caught:
             Settings(feeds={"eu": values})

@@ -17,7 +17,7 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ArchiveNotVerified
 from outbox_tasks.operating.archive import files
 from outbox_tasks.operating.archive.days import Day
-from outbox_tasks.operating.archive.files import SUFFIXES, Measure, Row
+from outbox_tasks.operating.archive.files import SUFFIX, Measure, Row
 from outbox_tasks.operating.archive.storage import DayStorage, opened
 
 LOOK, LOT = 10_000, 16 * 1024 * 1024
@@ -45,7 +45,7 @@ class Part:
     """Whether this call wrote it, not an earlier one."""
 
 
-def export(database: Database, day: Day, url: str, format: str, progress: Progress = no_progress) -> Part | None:
+def export(database: Database, day: Day, url: str, progress: Progress = no_progress) -> Part | None:
     """Write the rows of a day below `url`, unless a verified file has them already. None: there are no rows.
 
     Raises `ArchiveExportFailed`, `ArchiveNotVerified`, `ArchiveFilesNotInstalled` or `DatabaseUnavailable`: then no
@@ -62,8 +62,8 @@ def export(database: Database, day: Day, url: str, format: str, progress: Progre
         if part is None:
             # A day of that date may have another number: its part may be the only copy of its rows.
             others = [part for part in parts if part not in same and part.get("number") != day.number]
-            name = f"{_free_name(others)}.{SUFFIXES[format]}"
-            part = _write(database, storage, day, expected, name, format, progress)
+            name = f"{_free_name(others)}{SUFFIX}"
+            part = _write(database, storage, day, expected, name, progress)
             storage.write_parts(day.date, [*others, part])
         url = f"{storage.place}/{part['file']}"
         return Part(day.date, url, part["rows"], part["bytes"], part["checksum"], written)
@@ -94,7 +94,7 @@ def _free_name(parts: Sequence[dict[str, Any]]) -> str:
 
 
 def _write(
-    database: Database, storage: DayStorage, day: Day, expected: Measure, file: str, format: str, progress: Progress
+    database: Database, storage: DayStorage, day: Day, expected: Measure, file: str, progress: Progress
 ) -> dict[str, Any]:
     """Write a file, read it back, and return its entry in the manifest."""
 
@@ -102,8 +102,8 @@ def _write(
         progress(rows, 2 * expected.rows)
 
     storage.clear()
-    storage.write(file, lambda target: files.write(target, format, _lots(database, day, done)))
-    found = verified(storage, file, format, done)
+    storage.write(file, lambda target: files.write(target, _lots(database, day, done)))
+    found = verified(storage, file, done)
     if found != expected:
         storage.remove(file)
         raise ArchiveNotVerified(day=day.date, place=storage.place, found=found, expected=expected)
@@ -117,10 +117,10 @@ def _write(
     }
 
 
-def verified(storage: DayStorage, file: str, format: str, done: Callable[[int], None]) -> Measure:
+def verified(storage: DayStorage, file: str, done: Callable[[int], None]) -> Measure:
     """The measure of a file, as it is read back."""
     with storage.open(file) as source:
-        return files.measured(_counted(files.read(source, format), done))
+        return files.measured(_counted(files.read(source), done))
 
 
 def _lots(database: Database, day: Day, done: Callable[[int], None]) -> Iterator[Sequence[Row]]:

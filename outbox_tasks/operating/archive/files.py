@@ -1,4 +1,4 @@
-"""A day of the archive as a file: its columns, its two formats, and its checksum.
+"""A day of the archive as a file: its columns, its format, and its checksum.
 
 The checksum is a sum over the rows, so their order does not matter. The database computes the same checksum in SQL
 (keep/measured.sql). If a row was lost, doubled or altered on the way, the two differ.
@@ -6,10 +6,7 @@ The checksum is a sum over the rows, so their order does not matter. The databas
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any, NamedTuple
@@ -40,7 +37,7 @@ COLUMNS = {
 PAYLOAD = list(COLUMNS).index("payload")
 TIMES = [name for name, kind in COLUMNS.items() if kind == "time"]
 
-SUFFIXES = {"parquet": "parquet", "jsonl": "jsonl.gz"}
+SUFFIX = ".parquet"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -85,16 +82,6 @@ def _digest(row: Row) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-def write(file: IO[bytes], format: str, lots: Iterable[Sequence[Row]]) -> None:
-    """Write rows, lot by lot; only one lot is in memory."""
-    (_write_parquet if format == "parquet" else _write_jsonl)(file, lots)
-
-
-def read(file: IO[bytes], format: str) -> Iterator[Row]:
-    """The rows of a file. Raises various errors if the file is damaged."""
-    return (_read_parquet if format == "parquet" else _read_jsonl)(file)
-
-
 def _schema() -> Any:
     import pyarrow as pa
 
@@ -102,8 +89,8 @@ def _schema() -> Any:
     return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
 
 
-def _write_parquet(file: IO[bytes], lots: Iterable[Sequence[Row]]) -> None:
-    """A lot becomes a row group."""
+def write(file: IO[bytes], lots: Iterable[Sequence[Row]]) -> None:
+    """Write rows, lot by lot; only one lot is in memory. A lot becomes a row group."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -116,7 +103,8 @@ def _write_parquet(file: IO[bytes], lots: Iterable[Sequence[Row]]) -> None:
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
 
-def _read_parquet(file: IO[bytes]) -> Iterator[Row]:
+def read(file: IO[bytes]) -> Iterator[Row]:
+    """The rows of a file. Raises various errors if the file is damaged."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -124,34 +112,3 @@ def _read_parquet(file: IO[bytes]) -> Iterator[Row]:
     for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=list(COLUMNS)):
         plain = pa.Table.from_batches([batch]).cast(integers)
         yield from zip(*(column.to_pylist() for column in plain.columns), strict=True)
-
-
-def _write_jsonl(file: IO[bytes], lots: Iterable[Sequence[Row]]) -> None:
-    with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-        for lot in lots:
-            packed.write("".join(json.dumps(_as_object(row), ensure_ascii=False) + "\n" for row in lot).encode())
-
-
-def _as_object(row: Row) -> dict[str, Any]:
-    """For JSON: the payload as text, or else in `payload_base64`. Most readers don't take NUL as text."""
-    shown = dict(zip(COLUMNS, row, strict=True))
-    for name in TIMES:
-        shown[name] = (EPOCH + shown[name] * MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    payload: bytes = shown["payload"]
-    try:
-        text = None if b"\0" in payload else payload.decode()
-    except UnicodeDecodeError:
-        text = None
-    binary = None if text is not None else base64.b64encode(payload).decode()
-    return {**shown, "payload": text, "payload_base64": binary}
-
-
-def _read_jsonl(file: IO[bytes]) -> Iterator[Row]:
-    with gzip.GzipFile(fileobj=file, mode="rb") as packed:
-        for line in packed:
-            shown = json.loads(line)
-            binary = shown["payload_base64"]
-            shown["payload"] = shown["payload"].encode() if binary is None else base64.b64decode(binary)
-            for name in TIMES:
-                shown[name] = (datetime.fromisoformat(shown[name]) - EPOCH) // MICROSECOND
-            yield tuple(shown[name] for name in COLUMNS)

@@ -13,7 +13,7 @@ from uuid import UUID
 from outbox_tasks.errors import ArchiveUnreadable
 from outbox_tasks.model import TASK_HEADER
 from outbox_tasks.operating.archive import files
-from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, PAYLOAD, SUFFIXES, Row
+from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, PAYLOAD, SUFFIX, Row
 from outbox_tasks.operating.archive.replay_sources import Counted, Place, Source, Span, in_lots
 from outbox_tasks.operating.archive.storage import explained
 from outbox_tasks.operating.messages.find import Filter
@@ -44,11 +44,10 @@ def read(urls: Sequence[str], wanted: Filter, span: Span) -> Kept:
         with explained(url, ArchiveUnreadable):
             import fsspec
 
-            format = next((name for name, suffix in SUFFIXES.items() if url.endswith(f".{suffix}")), None)
-            if format is None:
-                raise ValueError(f"its name must end in .{' or .'.join(SUFFIXES.values())}")
+            if not url.endswith(SUFFIX):
+                raise ValueError(f"its name must end in {SUFFIX}")
             with fsspec.open(url, "rb") as file:
-                kept.keep(f"{number:06}", _wanted(files.read(file, format), wanted, span))
+                kept.keep(f"{number:06}", _wanted(files.read(file), wanted, span))
     return kept
 
 

@@ -27,7 +27,7 @@ def open_for_long(site: Site) -> Results:
     begun = [row for row in site.sessions if row.age is not None]
     old = [row for row in begun if row.age > site.long]
     late = {True: min(SOON, site.long), False: site.long}
-    writers = [row for row in begun if row.keys and row.age > late[row.all_keys]] if site.settings.await_writers else []
+    writers = [row for row in begun if row.keys and row.age > late[row.all_keys]]
     if holding := [row for row in old if row.holds]:
         yield warning(
             "xmin_held",
@@ -57,8 +57,7 @@ def _writers(rows: list[Any]) -> Results:
             f"{_named(of_all_keys)} has written messages with more than 32 keys, and not yet committed.",
             "Messages of all keys and destinations that were written later wait for it, so that none overtakes. They "
             "will be stale.",
-            _ended(of_all_keys)
-            + "Write so many keys in transactions of some seconds; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
+            _ended(of_all_keys) + "Write so many keys in transactions of some seconds.",
         )
     if of_some := [row for row in rows if not row.all_keys]:
         keys = of_some[0].keys
@@ -67,8 +66,7 @@ def _writers(rows: list[Any]) -> Results:
             f"{_named(of_some)} has written messages with {keys} key{'s' * (keys > 1)}, and not yet committed.",
             "Messages of the same keys that were written later wait for it, so that none overtakes. They will be "
             "stale.",
-            _ended(of_some)
-            + "Keep transactions that publish short; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
+            _ended(of_some) + "Keep transactions that publish short.",
         )
 
 

@@ -175,8 +175,7 @@ class Operator:
         elif action not in ("discard", "purge"):  # whoever may write into the audit has written it
             raise KeyError(action)
         else:
-            kept = action == "discard" and self._settings.archive == "keep"
-            rows = self._database.ask("act/discard.sql", **parameters, states=_kinds(states), kept=kept)
+            rows = self._database.ask("act/discard.sql", **parameters, states=_kinds(states), kept=action == "discard")
         changed = {UUID(str(row.id)) for row in rows if row.id is not None} if rows else None
         if changed:
             wake(self._settings)

@@ -94,13 +94,12 @@ class Feeds:
         *,
         clean: bool,
         lag: tuple[int, float] | None = None,
-        pause: float = 0.0,
         error: str | None = None,
     ) -> None:
-        """Give the lease back. `clean`: all that was copied is deleted at the source. `pause`: seconds in which nobody
-        takes it; after an error these grow with each run."""
+        """Give the lease back. `clean`: all that was copied is deleted at the source. After an error nobody takes it
+        for some seconds, which grow with each run."""
         waiting, age = lag or (None, None)
-        seen = {"waiting": waiting, "age": age, "pause": pause, "error": error, "most": LONGEST_PAUSE}
+        seen = {"waiting": waiting, "age": age, "error": error, "most": LONGEST_PAUSE}
         self._database.ask("feed/end.sql", feed=feed, token=token, clean=clean, **seen)
 
     def wanted(self, names: Sequence[str]) -> list[str]:

@@ -80,7 +80,7 @@ class Keys:
         if gone:
             self._places = {name: min(place, min(gone) + 1) for name, place in self._places.items()}
         self._marks = seen
-        return rows[0].high, sorted(seen) if self._settings.await_writers else ()
+        return rows[0].high, sorted(seen)
 
     def _forget(self) -> None:
         if time.monotonic() - self._began > FRONT:

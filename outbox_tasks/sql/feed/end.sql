@@ -1,6 +1,6 @@
 -- Gives the lease of a feed back, and notes what people see. Changes nothing if another bridge has it by now.
 --
--- clean: all that was noted is deleted at the source. waiting, age: what is left there. pause: seconds until the next run.
+-- clean: all that was noted is deleted at the source. waiting, age: what is left there.
 -- error: why the run failed; then the next one waits longer the more runs in a row have failed, `most` seconds at most.
 WITH mine AS MATERIALIZED (
   UPDATE :schema.outbox_feeds SET
@@ -9,8 +9,8 @@ WITH mine AS MATERIALIZED (
     waiting = coalesce(:waiting::bigint, waiting), age = coalesce(:age::float, age),
     failures = CASE WHEN :error::text IS NULL THEN 0 ELSE failures + 1 END,
     failed_at = CASE WHEN :error::text IS NOT NULL THEN coalesce(failed_at, clock_timestamp()) END,
-    not_before = clock_timestamp() + interval '1 second' *
-                 CASE WHEN :error::text IS NULL THEN :pause::float ELSE least(:most::float, 2 ^ least(failures, 20)) END
+    not_before = CASE WHEN :error::text IS NOT NULL
+      THEN clock_timestamp() + least(:most::float, 2 ^ least(failures, 20)) * interval '1 second' END
   WHERE name = :feed AND token = :token::uuid RETURNING name
 )
 UPDATE :schema.outbox_copied SET deleted = true

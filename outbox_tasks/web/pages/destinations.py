@@ -26,10 +26,10 @@ MINUTE, MINUTES = 60, 60
 SENDS, LATEST = 20, 5
 """Sends that run now, and dead letters and keys, of which the page shows some."""
 
-INHERITED = ("bundle_size", "send_timeout", "backoff_base", "backoff_cap")
+INHERITED = ("bundle_size", "send_timeout")
 """Settings of a destination that are the general ones if it has none of its own."""
 
-GENERAL = ("breaker_failures", "breaker_pause", "stale_after")
+GENERAL = ("backoff_base", "backoff_cap", "breaker_failures", "breaker_pause", "stale_after")
 """Settings that are the same for all destinations."""
 
 
