@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from outbox_tasks import destinations
 from outbox_tasks.destinations import batch_size_of, load
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.operating.doctor.addresses import addresses
@@ -109,7 +108,7 @@ def test_the_documented_tls_scheme_is_registered() -> None:
 
 
 @pytest.fixture
-def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Installs a package with this entry point and code, for real, on sys.path."""
 
     def install(code: str) -> None:
@@ -120,10 +119,8 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
         (info / "entry_points.txt").write_text("[outbox_tasks.publishers]\npigeon = pigeon_post:Pigeon\n")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "pigeon_post", raising=False)
-        destinations.registered.cache_clear()
 
-    yield install
-    destinations.registered.cache_clear()
+    return install
 
 
 def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:
