@@ -26,7 +26,6 @@ QUICK = {
     "feeds": ["--rows", "500", "--rounds", "1", "--seconds", "2", "--feeds", "4"],
     "destinations": ["redis+stream", "--seconds", "0.5"],
     "web": ["--archived", "20000", "--pending", "5000", "--seconds", "2"],
-    "starvation": ["--famine", "5", "--after", "10", "--leases", "short leases"],
 }
 """The options of a trial of all benches: its figures say nothing."""
 

@@ -1,8 +1,8 @@
 """How long a message takes from the return of the commit to the entry in a Redis Stream.
 
-Messages without a key go directly, past the claim; those with keys, each another one, go by the claim. Writer, claim
-worker, beat and two publish workers run as in *yardsticks*; the writer is a process of its own. The entry's id is the
-millisecond in which Redis took it, and it counts as the end of that one: half a millisecond too much on average.
+The keys are each another one. Writer, claim worker, beat and two publish workers run as in *yardsticks*; the writer is
+a process of its own. The entry's id is the millisecond in which Redis took it, and it counts as the end of that one:
+half a millisecond too much on average.
 
 `--against CHECKOUT` lets another release take turns, on servers of its own. On a busy machine `chrt -r 5 python -m
 bench latency` shows what the relay itself takes: with real-time priority its processes don't wait for others.

@@ -21,7 +21,7 @@ from outbox_tasks import __version__
 
 NAMES = (
     "yardsticks", "latency", "idle", "write", "order", "claim", "snapshot", "scale", "simulate", "fairness", "operate",
-    "retention", "destinations", "supervised", "feeds", "web", "starvation",
+    "retention", "destinations", "supervised", "feeds", "web",
 )  # fmt: skip
 """The benches, in the order of the page."""
 

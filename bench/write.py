@@ -41,7 +41,7 @@ from outbox_tasks.model import uuid7
 PAYLOAD = {"id": 42, "customer": "Zoë", "items": [{"sku": "apple", "count": 3}, {"sku": "pear", "count": 1}]}
 BODY = json.dumps(PAYLOAD, ensure_ascii=False, separators=(",", ":")).encode()
 CALL = """SELECT {schema}.outbox_write_one(:id, 'order.created', 'orders', :payload, 'application/json',
-                                       NULL, NULL, NULL, NULL, 0::smallint, false, NULL, NULL, NULL)"""
+                                       NULL, NULL, NULL, NULL, 0::smallint, false, NULL, NULL)"""
 MANY = 10_000
 WARM = 200
 OWN = "nothing else"

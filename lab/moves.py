@@ -38,7 +38,6 @@ SETTLE = "`deliver/settle.sql`"
 
 TABLE = (
     Move("publish", (NOWHERE,), ("ready", "waiting"), "`writers.sql`"),
-    Move("publish, direct", (NOWHERE,), ("leased",), "`writers.sql`", "no key, due now, little to send: 10 s"),
     Move("wake", ("waiting",), ("ready", "held"), "`claim/wake.sql`", "its time has come"),
     Move("take", ("ready", "held"), ("leased",), TAKE, "with a key only its [head](order.md) and the run behind it"),
     Move(

@@ -165,9 +165,6 @@ must end in time."""
 UNSETTLED = "unsettled"
 """The code of a message whose send began, and nobody knows how it ended."""
 
-LEASE_EXPIRED, DIRECT_EXPIRED = "lease_expired", "direct_expired"
-"""Codes of messages whose lease ran out before their send began: that of a claim, and that of their writer."""
-
 UNKNOWN_DESTINATION = "unknown_destination"
 """A message to a destination that is not configured."""
 

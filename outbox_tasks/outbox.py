@@ -29,7 +29,7 @@ from outbox_tasks.writing.capture import (
 )
 from outbox_tasks.writing.eager import say_if_eager, say_when_configured
 from outbox_tasks.writing.feed import Feed, FeedWriter
-from outbox_tasks.writing.nudge import broker_nudge, feed_nudge
+from outbox_tasks.writing.nudge import broker_nudge
 from outbox_tasks.writing.record import Target
 from outbox_tasks.writing.supervision import by_default
 from outbox_tasks.writing.transactions import (
@@ -98,7 +98,7 @@ class Outbox:
     def _new_writer(self, app: Celery | None) -> Writer | FeedWriter:
         if self.feed is None:
             return Writer(self.settings, broker_nudge(self.settings, app))
-        return FeedWriter(self.settings, self.feed, feed_nudge(self.settings, app))
+        return FeedWriter(self.settings, self.feed, broker_nudge(self.settings, app))
 
     @overload
     def publish(

@@ -26,7 +26,6 @@ import redis
 from sqlalchemy import Connection, Engine, Row, create_engine, func, literal, select, text
 from sqlalchemy.sql import ColumnElement
 
-from outbox_tasks import Outbox
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import quoted, tables
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
@@ -222,16 +221,6 @@ class Rows:
     def _read(self, statement: Any) -> list[Row[Any]]:
         with self.engine.connect() as connection:
             return list(connection.execute(statement).all())
-
-
-def reached(outbox: Outbox) -> Outbox:
-    """The outbox of a process that has reached its broker and may send directly. A claim is in the queue."""
-    nudge = outbox._writer.nudge
-    assert nudge is not None
-    assert nudge.grants is not None
-    nudge()
-    eventually(lambda: nudge.grants is not None and not nudge.grants.stopped)
-    return outbox
 
 
 class Stream:

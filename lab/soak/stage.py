@@ -28,7 +28,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.sources import PREFIX
 
 CARRIED = (
-    "claim_interval", "bundle_size", "max_in_flight", "nudge", "direct", "send_timeout", "statement_timeout",
+    "claim_interval", "bundle_size", "max_in_flight", "nudge", "send_timeout", "statement_timeout",
     "queue_lease", "backoff_base", "backoff_cap", "breaker_failures", "breaker_pause",
 )  # fmt: skip
 """The settings that a soak takes from yours. Your destinations, routes and alerts have no part in it."""

@@ -18,7 +18,7 @@ from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
 from outbox_tasks.broker import stamp
-from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
 from outbox_tasks.broker.pinned import PATIENCE, transport_options, trouble
 from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.tls import own_connection
@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 1.0
 """Seconds. If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
-
-BEHIND_FOR = 10.0
-"""Seconds for which a claim's word holds that older messages wait: longer than one run of the claim."""
 
 LOOK_EVERY = 0.5
 """Seconds between two looks whether a Redis has lost its data: a nudge may come at any time, and should not wait."""
@@ -137,23 +134,6 @@ class Broker:
         with self.producer() as producer:
             version = str(producer.connection.connection.server_properties.get("version", ""))
         return version.split(".")[0] in ("0", "1", "2", "3")
-
-    def note_behind(self) -> None:
-        """Tell all writers for a while that older messages wait, where the broker is a Redis."""
-        with self.producer() as producer:
-            client = getattr(producer.channel, "client", None)
-            with suppress(*producer.connection.channel_errors):  # we may not write it; then they see the queue alone
-                if client is not None:
-                    client.set(BEHIND, 1, px=round(BEHIND_FOR * 1000))
-
-    def is_behind(self) -> bool:
-        """Whether a claim has said so a moment ago."""
-        with self.producer() as producer:
-            client = getattr(producer.channel, "client", None)
-            with suppress(*producer.connection.channel_errors):
-                # kombu puts the prefix before the key of SET, but not of EXISTS.
-                return client is not None and bool(client.exists(producer.channel.global_keyprefix + BEHIND))
-            return False
 
     def has_forgotten(self, outbox: str) -> bool:
         """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first look

@@ -13,9 +13,6 @@ STAMP = "outbox.stamp"
 CANARY = "outbox.canary"
 """The beginning of a key in the Redis of a destination. If the key is gone, Redis has lost its data."""
 
-BEHIND = "outbox.behind"
-"""A key in Redis. While it is there, messages wait that are older than what is published now."""
-
 NUDGED = "outbox.nudged."
 """A key in Redis, with the name of a feed. While it is there, a task of this feed waits."""
 

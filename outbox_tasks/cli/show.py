@@ -94,8 +94,7 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if one["state"] in UNTIL and one["locked_until"] is not None:
         yield UNTIL[one["state"]], _moment(one["locked_until"])
     if one["lease"] is not None:
-        holder = one["locked_by"] or "its writer"
-        yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {holder}"
+        yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {one['locked_by']}"
     elif one["locked_by"]:
         yield "last held by", one["locked_by"]
     yield "attempts", f"{one['attempts']}, {one['spared']} of them don't count" if one["spared"] else one["attempts"]

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from outbox_tasks.database.schema import DEAD
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
-from outbox_tasks.model import BUNDLE_BYTES, DIRECT_EXPIRED, LEASE_EXPIRED, Bundle, Ticket
+from outbox_tasks.model import BUNDLE_BYTES, Bundle, Ticket
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.relay.store.traffic import Share
@@ -48,8 +48,6 @@ class Tally:
     dead: int = 0
     held_back: bool = False
     """It left destinations out, because the publish workers had enough to do."""
-    behind: bool = False
-    """More was due than it took at once, or many leases had run out: what is new must not overtake that."""
     waiting: int = 0
     """How many messages were queued for the publish workers when it last asked, at most."""
     buried: list[Claimed] = field(default_factory=list)
@@ -72,7 +70,6 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
         most = store.traffic.pace.most(queued)
         wanted = _wanted(store, queued, most)
         tally.held_back = len(wanted) < len(settings.destinations)
-        tally.behind = tally.behind or tally.held_back
         if not wanted or not _claim_batch(store, send, wanted, tally, idle=not queued):
             break
         if time.monotonic() > deadline:
@@ -146,17 +143,11 @@ def _claim_batch(
     if log.isEnabledFor(logging.DEBUG):
         _log_each(rows, bundles)
     _count(tally, rows, len(due), len(bundles))
-    tally.behind = tally.behind or bool(filled) or sum(map(_is_late, rows)) > GATHERED
     return bool(filled) or any(row.superseded for row in rows)
 
 
 def _due(rows: Iterable[Claimed]) -> list[Claimed]:
     return [row for row in rows if row.status != DEAD and not row.superseded]
-
-
-def _is_late(row: Claimed) -> bool:
-    """Whether its task came too late, or never: it has waited for longer than what is due for the first time."""
-    return row.cause in (LEASE_EXPIRED, DIRECT_EXPIRED)
 
 
 def _note_filled(store: Store, shares: Mapping[str, Share], found: Mapping[str, int]) -> set[str]:
@@ -221,20 +212,17 @@ def bundled(
 ) -> Iterator[Bundle]:
     """Group leased rows into bundles of one destination and priority, in the order of insertion. Messages of one key
     stay together, whatever their priority."""
-    together: dict[tuple[str, int, bool], list[Claimed]] = defaultdict(list)
+    together: dict[tuple[str, int], list[Claimed]] = defaultdict(list)
     for row in rows:
         if row.alone:
             yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
-            keyless = row.key is None
-            together[row.destination, row.priority if keyless else 0, keyless and _is_late(row)].append(row)
+            together[row.destination, row.priority if row.key is None else 0].append(row)
     spread = ceil(spread / max(1, len(together)))
-    for (destination, priority, late), due in together.items():
+    for (destination, priority), due in together.items():
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)
         lane = 2 - priority if much or priority < 0 else 0
-        if late and priority >= 0:
-            lane = min(lane, 1)
         size = min(most, ceil(len(due) / spread))
         if destination in flooding:
             most = settings.flood_bundle_of(destination)

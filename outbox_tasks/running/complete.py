@@ -9,7 +9,6 @@ from typing import Any
 from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import NotSupervised, RunLost
 from outbox_tasks.running.run import SupervisedRun, current
-from outbox_tasks.writing.direct import lease
 from outbox_tasks.writing.execution import Verb
 from outbox_tasks.writing.transactions import explain, is_awaited, transaction, unwrapped
 
@@ -28,14 +27,10 @@ def complete(session: Any, result: Any) -> Any:
 
 
 def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
-    settings = run.settings
     opened = transaction(session, "outbox.complete")
-    schema = settings.database_schema
+    schema = run.settings.database_schema
     messages = tables(schema).messages
     following = run.rows_after(result)
-    dispatch = None
-    if following and run.nudge is not None and opened.ends_with_the_session(messages):
-        dispatch = lease(settings, run.nudge.grants, following)
     said = json.dumps([{**run.run._asdict(), **run.returned(result)}])
     parameters = {"run": said, "row": json.dumps(following), "soon": False}
     try:
@@ -46,6 +41,6 @@ def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
     if ended:
         opened.wake(run.is_completed)
         if (following or run.frees_key) and run.nudge is not None:
-            opened.wake(run.nudge if dispatch is None else partial(run.nudge, dispatch=dispatch))
+            opened.wake(run.nudge)
     elif not opened.run(_verb("run/completed.sql", schema), {"id": run.run.id, "committed": run.completed}, messages):
         raise RunLost(task=run.request.task, id=run.request.id)

@@ -26,7 +26,6 @@ from outbox_tasks.signals import task_ran
 from outbox_tasks.text import said, without_secrets
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import direct, supervised
-from outbox_tasks.writing.direct import lease
 from outbox_tasks.writing.nudge import broker_nudge
 
 log = logging.getLogger(__name__)
@@ -140,7 +139,6 @@ class Supervisor:
     def end(self, run: SupervisedRun, state: str | None, retval: Any) -> None:
         """Record how a run ended, and write what follows it."""
         following = run.rows if state != states.RETRY else []
-        dispatch = lease(self.settings, self.nudge.grants, following) if self.nudge and following else None
         facts = {"destination": run.destination, "state": state, "waited": run.waited, "seconds": run.ran}
         task_ran.send(sender=self.app, task=run.task.name, **facts)
         try:
@@ -156,7 +154,7 @@ class Supervisor:
             text = "task %s ended as %s, but its lease had run out: the task runs again, or has run again"
             log.warning(text, run.request.id, state)
         elif (following or run.frees_key) and self.nudge is not None:
-            self.nudge(dispatch=dispatch)
+            self.nudge()
 
     def _end(self, run: SupervisedRun, state: str | None, retval: Any, again: bool) -> bool:
         runs, _ = self._runs.get()

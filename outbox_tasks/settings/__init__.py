@@ -79,7 +79,7 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
 
     profile: Profile | None = None
     """`per-message`: beat alone wakes the claim, and each message is a Celery task of its own, which runs alone. It
-    sets `bundle_size = 1`, `nudge = false` and `direct = false`; and workers send task events."""
+    sets `bundle_size = 1` and `nudge = false`; and workers send task events."""
     claim_interval: Seconds = 1.0
     """How often beat asks whether anything is due, to wake the claim; what the nudge missed waits this long at most."""
     bundle_size: BundleSize = 100
@@ -89,9 +89,6 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     less: what they take from the queue within half of `queue_lease`."""
     nudge: bool = True
     """Wake the claim right after a commit, so that messages need not wait for beat."""
-    direct: bool = True
-    """Send the publish tasks of messages without a key right after their commit, past the claim, while there are few.
-    Needs `nudge`."""
 
     send_timeout: Seconds = 10.0
     """The longest that one send to a destination may take."""

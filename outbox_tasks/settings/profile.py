@@ -10,7 +10,7 @@ Profile = Literal["per-message"]
 
 PER_MESSAGE: Profile = "per-message"
 
-SETS: dict[str, dict[str, Any]] = {PER_MESSAGE: {"bundle_size": 1, "nudge": False, "direct": False}}
+SETS: dict[str, dict[str, Any]] = {PER_MESSAGE: {"bundle_size": 1, "nudge": False}}
 """What each profile sets."""
 
 

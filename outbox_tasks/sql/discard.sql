@@ -7,7 +7,7 @@ CREATE FUNCTION outbox_discard(
 -- none). They go to the journal; if they are not to be `kept`, they are deleted. Returns the ids of what it took.
 --
 -- What somebody else takes at this moment is skipped, not waited for; only a claim that looks at a key is. A message that
--- its writer leased, or that waits for Celery's retry, can be taken until it is begun; a supervised task until it runs.
+-- waits for Celery's retry can be taken until it is begun; a supervised task until it runs.
 -- as_code: null: the last error stays, if there is one. as_error: if there was no error.
 DECLARE
   asked CONSTANT bigint[] := ARRAY(SELECT m.seq FROM outbox_messages m WHERE m.id = ANY (ids) ORDER BY m.seq);
@@ -39,9 +39,8 @@ BEGIN
     gone := gone || these;
     FOR lease IN
       SELECT l.token, l.seqs FROM outbox_leases l
-      WHERE l.begun_at IS NULL AND (l.holder IS NULL OR l.locked_until <= now() OR cardinality(l.seqs) = 1)
-        AND l.seqs && asked
-        AND (l.holder IS NULL OR l.locked_until <= now()
+      WHERE l.begun_at IS NULL AND (l.locked_until <= now() OR cardinality(l.seqs) = 1) AND l.seqs && asked
+        AND (l.locked_until <= now()
              OR EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = l.seqs[1] AND t.attempts > 0))
       FOR NO KEY UPDATE SKIP LOCKED
     LOOP

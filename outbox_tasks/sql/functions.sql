@@ -66,7 +66,7 @@ BEGIN
     END IF;
   END IF;
   PERFORM outbox_write_one(message_id, event_type, destination, payload, content_type, nullif(headers, '{}'), key,
-                           aggregate_type, aggregate_id, rank, latest, deliver_at, NULL, NULL);
+                           aggregate_type, aggregate_id, rank, latest, deliver_at, NULL);
   RETURN message_id;
 END
 $$;

@@ -121,7 +121,7 @@ CREATE TABLE outbox_leases (
   locked_until timestamptz NOT NULL,
   begun_at     timestamptz,           -- its send has begun: it holds one of the destination's slots
   destination  text NOT NULL,
-  holder       text,                  -- who claimed it, or sends it; null: its writer leased it
+  holder       text,                  -- who claimed it, or sends it
   seqs         bigint[] NOT NULL CHECK (cardinality(seqs) BETWEEN 1 AND 1000),  -- a claim takes back a bundle as a whole
   keys         text[]                 -- of its messages, if they have keys
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);

@@ -56,7 +56,7 @@ $$;
 -- Writes one message: see write/publish_one.sql. Each variable costs a transaction's first call about 2 µs.
 CREATE FUNCTION outbox_write_one(
   id uuid, event_type text, destination text, payload bytea, content_type text, headers jsonb, key text,
-  aggregate_type text, aggregate_id text, priority smallint, latest boolean, deliver_at timestamptz, delay float, lease uuid
+  aggregate_type text, aggregate_id text, priority smallint, latest boolean, deliver_at timestamptz, delay float
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 DECLARE
@@ -66,13 +66,9 @@ DECLARE
 BEGIN
   INSERT INTO outbox_messages (seq, id, created_at, deliver_at, priority, latest, event_type, destination, key,
                                aggregate_type, aggregate_id, content_type, headers, payload)
-  VALUES (seq, id, now, CASE WHEN due > now AND lease IS NULL THEN due END, priority, latest, event_type, destination,
-          key, aggregate_type, aggregate_id, content_type, headers, payload);
-  IF key IS NULL AND lease IS NOT NULL THEN
-    -- No writer's lease is longer than what Python asks for: see writing/direct.py.
-    INSERT INTO outbox_leases (token, locked_until, destination, seqs)
-    VALUES (lease, least(due, now + interval '10 s'), destination, ARRAY[seq]);
-  ELSIF key IS NULL AND due > now THEN
+  VALUES (seq, id, now, CASE WHEN due > now THEN due END, priority, latest, event_type, destination, key,
+          aggregate_type, aggregate_id, content_type, headers, payload);
+  IF key IS NULL AND due > now THEN
     INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
     VALUES (seq, due, due, octet_length(payload), priority, latest, destination);
   ELSE
@@ -94,31 +90,25 @@ BEGIN
            coalesce(r.latest, false) AS latest,
            CASE r.priority WHEN 'high' THEN 1 WHEN 'low' THEN -1 ELSE 0 END AS priority,
            coalesce(convert_to(r.text, 'UTF8'), decode(r.data, 'base64')) AS payload,
-           coalesce(r.deliver_at, now + r.delay * interval '1 second', now) AS due,
-           CASE WHEN r.key IS NULL THEN r.lease END AS lease
+           coalesce(r.deliver_at, now + r.delay * interval '1 second', now) AS due
     FROM json_to_recordset(message) AS r(
            id uuid, event_type text, aggregate_type text, aggregate_id text, destination text, key text, text text,
            data text, content_type text, headers jsonb, deliver_at timestamptz, delay float, priority text,
-           latest boolean, lease uuid)
+           latest boolean)
   ), said AS (
     INSERT INTO outbox_messages (seq, id, created_at, deliver_at, priority, latest, event_type, destination, key,
                                  aggregate_type, aggregate_id, content_type, headers, payload)
-    SELECT seq, id, now, CASE WHEN due > now AND lease IS NULL THEN due END, priority, latest, event_type, destination,
-           key, aggregate_type, aggregate_id, content_type, headers, payload
+    SELECT seq, id, now, CASE WHEN due > now THEN due END, priority, latest, event_type, destination, key,
+           aggregate_type, aggregate_id, content_type, headers, payload
     FROM row
-  ), leased AS (
-    INSERT INTO outbox_leases (token, locked_until, destination, seqs)
-    SELECT lease, least(max(due), now + interval '10 s'), destination, array_agg(seq ORDER BY seq)
-    FROM row WHERE lease IS NOT NULL
-    GROUP BY lease, destination
   ), later AS (
     INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
     SELECT seq, due, due, octet_length(payload), priority, latest, destination
-    FROM row WHERE due > now AND lease IS NULL AND key IS NULL
+    FROM row WHERE due > now AND key IS NULL
   )
   INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
   SELECT seq, due, octet_length(payload), priority, latest, destination, key
-  FROM row WHERE lease IS NULL AND (key IS NOT NULL OR due <= now);
+  FROM row WHERE key IS NOT NULL OR due <= now;
 END
 $$;
 

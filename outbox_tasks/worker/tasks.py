@@ -91,9 +91,6 @@ def _add_claim(resources: Resources, common: dict[str, Any]) -> None:
             _end_lost_leases(resources)
             resources.lost_tasks.look()
             tally = claim.claim(resources.store, resources.broker.send, resources.broker.waiting)
-            if tally.behind:
-                with suppress(BrokerUnreachable):
-                    resources.broker.note_behind()
         except (DatabaseUnavailable, BrokerUnreachable) as error:
             if isinstance(error, DatabaseUnavailable):
                 resources.database_away_at = time.monotonic()

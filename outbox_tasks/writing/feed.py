@@ -20,7 +20,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import short
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute, execute_each
-from outbox_tasks.writing.nudge import FeedNudge
+from outbox_tasks.writing.nudge import Nudge
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, transaction, trouble
 
@@ -33,7 +33,7 @@ Feed = Callable[[], str] | str
 class FeedWriter:
     """Writes messages into a feed, in transactions of the application."""
 
-    def __init__(self, settings: Settings, feed: Feed, nudge: FeedNudge | None) -> None:
+    def __init__(self, settings: Settings, feed: Feed, nudge: Nudge | None) -> None:
         self._settings = settings
         self._feed = feed
         self.nudge = nudge

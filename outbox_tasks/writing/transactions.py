@@ -17,7 +17,7 @@ from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
 from outbox_tasks.internals import block_of_test, can_await
 from outbox_tasks.settings.django_project import name_in_tests
-from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, engine_of, inside, write_out_to
+from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 
 if TYPE_CHECKING:
@@ -64,10 +64,6 @@ class Transaction(ABC):
     def wake(self, nudge: Callable[..., object]) -> None:
         """Call `nudge` after the commit; once, if this is called with the same one again. Not, if the savepoint that is
         open now is rolled back."""
-
-    def ends_with_the_session(self, of: Table) -> bool:
-        """Whether what the session commits is committed in the database then."""
-        return True
 
     @abstractmethod
     def opened(self) -> object:
@@ -212,10 +208,6 @@ class _OfSession(Transaction):
 
     def wake(self, nudge: Callable[..., object]) -> None:
         inside(self._session.info.setdefault(WAKE, {}), nudge, self._session.get_nested_transaction())
-
-    def ends_with_the_session(self, of: Table) -> bool:
-        # A session that works on a connection leaves the commit to whoever began the connection's transaction.
-        return not isinstance(engine_of(self._session, of), Connection)
 
     def opened(self) -> object:
         return self._session.get_transaction()

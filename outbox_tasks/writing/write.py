@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from uuid import UUID
 
@@ -15,7 +15,6 @@ from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
-from outbox_tasks.writing.direct import Waker, lease
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, explain, transaction
@@ -34,7 +33,7 @@ TEXTS = ("event_type", "destination", "key", "aggregate_type", "aggregate_id", "
 class Writer:
     """Writes messages into transactions of the application."""
 
-    def __init__(self, settings: Settings, nudge: Waker | None) -> None:
+    def __init__(self, settings: Settings, nudge: Callable[..., object] | None) -> None:
         self._settings = settings
         self.nudge = nudge
         schema = settings.database_schema
@@ -58,14 +57,11 @@ class Writer:
             once = once or message.id is not None
         if made:
             opened = transaction(session, made[0]["event_type"])
-            dispatch = None
-            if self.nudge is not None and not once and opened.ends_with_the_session(self._messages):
-                dispatch = lease(self._settings, self.nudge.grants, made)
             insert = self._insert_once if once else self._insert
             if not opened.defers(self._messages, insert, made):
                 insert(opened.connection(self._messages), made)
             if self.nudge is not None:
-                opened.wake(self.nudge if dispatch is None else partial(self.nudge, dispatch=dispatch))
+                opened.wake(self.nudge)
         return ids
 
     def cancel(self, session: AnySession, id: UUID) -> bool:

@@ -72,7 +72,6 @@ def relay(
         "broker_url": broker_url,
         "destinations": destinations,
         "claim_interval": 0.5,
-        "direct": False,  # each message goes through the whole pipe; tests of direct dispatch switch it on
     }
     plugins = distribution(tmp_path_factory.mktemp("plugins"))
     made = Relay(tmp_path_factory.mktemp("relay"), {**usual, **values}, plugins)

@@ -88,7 +88,7 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
     """Beat has its own claims, and says which; what the workers receive beyond those came from the commits."""
     app = Celery("client", broker=broker_url, set_as_current=False)
     app.conf.broker_transport_options = {"global_keyprefix": "shop:"}
-    outbox = Outbox(relay.settings.replace(broker_url=None, direct=False), celery=app)
+    outbox = Outbox(relay.settings.replace(broker_url=None), celery=app)
 
     def claims() -> int:
         beaten = re.findall(r"outbox_tasks\.claim sent\. id->(\S+)", relay.nodes[-1].logs())

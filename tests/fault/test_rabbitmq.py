@@ -48,9 +48,8 @@ def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
     relay: Relay, rows: Rows, stream: Stream, engine: Engine, own_redis: EmbeddedValkey
 ) -> None:
     outbox = Outbox(relay.settings)
-    nudging = Outbox(relay.settings.replace(direct=False))
     with Session(engine) as session, session.begin():  # before there is any queue
-        first = str(nudging.publish(session, "order.created", {}, to="orders"))
+        first = str(outbox.publish(session, "order.created", {}, to="orders"))
     workers = [relay.publish()]
     relay.ready()  # a bundle that is sent before its queue exists is lost until its lease ends
     workers.append(relay.claim())
@@ -81,7 +80,7 @@ def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
     beat.teardown()  # the nudge alone wakes the claim
     for _ in range(3):
         with Session(engine) as session, session.begin():
-            last = str(nudging.publish(session, "order.created", {}, to="orders"))
+            last = str(outbox.publish(session, "order.created", {}, to="orders"))
         eventually(lambda last=last: last in stream.ids())
     assert {worker.container.status for worker in workers} == {"running"}
 

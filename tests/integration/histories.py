@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, text
 
 from lab.trace import Trace
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.model import Bundle
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.store import Store
@@ -32,7 +32,7 @@ ACTIONS = [
 ]  # fmt: skip
 ENDS = [*["done"] * 4, "dead", "discarded", "lost", "retry", "put back", "silent"]
 
-NO_CAUSE = {"lease_expired", "direct_expired", "not_started"}
+NO_CAUSE = {"lease_expired", "not_started"}
 """Errors of messages that were not sent."""
 
 PASSED = {"leases": "locked_until", "runs": "locked_until", "waiting": "due", "ready": "since", "held": "since"}
@@ -56,7 +56,7 @@ class Relay(RuleBasedStateMachine):
             connection.execute(delete(self.rows.tables.destinations))
             connection.execute(text(f"TRUNCATE {self.schema}.outbox_transitions"))
         self.connections: list[Connection] = [self.rows.engine.connect() for _ in range(TRANSACTIONS)]
-        self.written: dict[int, list[tuple[int, str, str | None, Bundle | None]]] = defaultdict(list)
+        self.written: dict[int, list[tuple[int, str, str | None]]] = defaultdict(list)
         self.committed: list[tuple[int, str, str | None]] = []
         self.discarded: set[str] = set()
         self.broker, self.orders, self.tasks = Broker(), Destination(), Tasks()
@@ -85,18 +85,14 @@ class Relay(RuleBasedStateMachine):
         row: dict[str, Any] = {"id": id, "event_type": "e", "destination": to, "text": "{}", "key": own}
         row["content_type"] = "application/json"
         row["priority"] = chance.of(("normal", "normal", "high", "low"))
-        dispatch = None
-        if key is None and chance.one_in(2):
-            row |= {"lease": str(uuid4()), "delay": LONG}
-            dispatch = Bundle(to, row["lease"], (Ticket(id, 0, "e"),))
-        elif chance.one_in(8):
+        if chance.one_in(8):
             row["delay"] = LONG
         row["latest"] = key is not None and chance.one_in(8)
         write = text(f"SELECT {self.schema}.outbox_write(:rows)")
         self.connections[who].execute(write, {"rows": json.dumps([row])})
         numbered = text(f"SELECT seq FROM {self.schema}.outbox_messages WHERE id = :id")
         seq = self.connections[who].execute(numbered, {"id": id}).scalar_one()
-        self.written[who].append((seq, id, own, dispatch))
+        self.written[who].append((seq, id, own))
 
     def commit(self, chance: Chance) -> None:
         self.end(chance.number(TRANSACTIONS), well=True)
@@ -107,9 +103,8 @@ class Relay(RuleBasedStateMachine):
     def end(self, who: int, *, well: bool) -> None:
         written = self.written.pop(who, [])
         (self.connections[who].commit if well else self.connections[who].rollback)()
-        for seq, id, key, dispatch in written if well else ():
-            self.committed.append((seq, id, key))
-            self.broker.queue += [dispatch] if dispatch else []
+        if well:
+            self.committed += written
 
     # --- the relay ---
 

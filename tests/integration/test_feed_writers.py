@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -37,7 +37,7 @@ from outbox_tasks.relay.bridge import bridge
 from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import FEED_QUEUE
 from outbox_tasks.writing.feed import _place
-from outbox_tasks.writing.nudge import FeedNudge
+from outbox_tasks.writing.nudge import Nudge
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.feed_places import DIALECTS, Place, own_place
 from tests.integration.sessions import SYNC, Driver, driver
@@ -116,10 +116,14 @@ class TestEveryKindOfSession:
 
     def test_the_feed_s_task_is_asked_for_after_the_commit_and_only_then(self, driven: Driver) -> None:
         woken: list[str] = []
-        driven.outbox._writer.nudge = nudge = FeedNudge(woken.append)
-        asked: list[str] = []
-        ask = nudge.ask
-        nudge.ask = lambda name, after: asked.append(name) or ask(name, after)  # type: ignore[method-assign, func-returns-value]
+        asked: list[str | None] = []
+
+        class Recorded(Nudge):
+            def __call__(self, after: Callable[[], bool] | None = None, feed: str | None = None) -> None:
+                asked.append(feed)
+                super().__call__(after, feed)
+
+        driven.outbox._writer.nudge = Recorded(woken.extend)
         for end, outer in (("undo", "commit"), ("release", "rollback")):
             driven.begin()
             driven.savepoint()
@@ -319,8 +323,8 @@ class TestTheNudge:
         tenant = ["eu"]
         outbox = Outbox(made, feed=lambda: tenant[0])
         asked: list[str] = []
-        wake = outbox._writer.nudge._wake_feed  # type: ignore[union-attr]
-        outbox._writer.nudge._wake_feed = lambda name: wake(name) or asked.append(name)  # type: ignore[union-attr]
+        wake = outbox._writer.nudge._wake  # type: ignore[union-attr]
+        outbox._writer.nudge._wake = lambda feeds: wake(feeds) or asked.extend(feeds)  # type: ignore[union-attr]
 
         def publish(*names: str) -> None:
             for tenant[0] in names:

@@ -176,13 +176,12 @@ def test_the_relay_takes_plain_names_of_schemas_only(settings: MakeSettings) -> 
 PLAIN = {
     "event_type": "'odd'", "destination": "'orders'", "payload": "'{}'", "content_type": "'application/json'",
     "headers": "NULL", "key": "NULL", "aggregate_type": "NULL", "aggregate_id": "NULL", "priority": "0::smallint",
-    "latest": "false", "deliver_at": "NULL", "delay": "NULL", "lease": "NULL",
+    "latest": "false", "deliver_at": "NULL", "delay": "NULL",
 }  # fmt: skip
 """The parameters of outbox_write_one, as SQL."""
 
 LONG = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 1000) AS n)"
 TEXTS = ("event_type", "content_type", "key", "aggregate_type", "aggregate_id", "destination")
-LEASED = {"lease": "'00000000-0000-0000-0000-000000000001'"}
 SAME = {"id": "'00000000-0000-0000-0000-000000000007'"}
 ODD = [
     *({"deliver_at": f"'{time}'"} for time in ("-infinity", "infinity", "4000-01-01 BC", "99999-01-01")),
@@ -191,7 +190,6 @@ ODD = [
     *({"headers": f"'{said}'"} for said in ("null", "[]", "5", '{"a": {"b": [1]}}', '{"celery-message": 5}')),
     *({"headers": f"jsonb_build_object('celery-message', {s})"} for s in (LONG, "'5'", "'{}'", "'{\"body\": 5}'")),
     *({name: "NULL"} for name in ("id", "payload", "priority", "latest")),
-    *(LEASED | {"deliver_at": time} for time in ("NULL", "'infinity'", "'-infinity'")),
     {"priority": "5::smallint"}, SAME, SAME,
 ]  # fmt: skip
 

@@ -139,7 +139,6 @@ def test_a_claim_tells_of_leases_that_ran_out_and_why(store: Store, rows: Rows, 
         ({}, None),
         ({"lease": LEASE, "locked_by": "worker-1"}, "lease_expired"),
         ({"lease": LEASE, "locked_by": "worker-1", "last_error_code": "timeout", "attempts": 1}, "lease_expired"),
-        ({"lease": LEASE}, "direct_expired"),
         ({"lease": LEASE, "begun": True, "attempts": 1}, "unsettled"),
         # It was given back since then: that is told once.
         ({"last_error_code": "unsettled", "attempts": 1}, None),

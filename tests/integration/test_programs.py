@@ -1,4 +1,4 @@
-"""Short programs: they commit and end, and what they published goes out at once, not when some lease runs out."""
+"""Short programs: they commit and end, and what they published goes out at once, not at the next tick of beat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import redis
 
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.settings import CLAIM_QUEUE, Settings
 from tests.conftest import MakeSettings, Rows
 
 BEGIN = """
@@ -25,7 +25,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.writing import nudge
 
 settings = Settings.model_validate_json(sys.argv[1])
-nudge.AT_EXIT = float(sys.argv[2])
+nudge.EXIT_SECONDS = float(sys.argv[2])
 outbox = Outbox(settings)
 
 def publish():
@@ -91,43 +91,19 @@ def run(settings: MakeSettings, rows: Rows) -> Run:
 def test_a_program_that_commits_and_ends_has_woken_the_claim(
     run: Run, rows: Rows, own_redis: EmbeddedValkey, end: str
 ) -> None:
-    """Its first message has no lease, which nobody would use until it runs out."""
     run(end, own_redis.url)
-    leases = [row.lease is not None for row in rows.hot()]
-    assert not leases[0]
+    assert rows.hot()
     with redis.Redis.from_url(own_redis.url) as broker:
-        assert (broker.llen(CLAIM_QUEUE), broker.llen(PUBLISH_QUEUE)) == (1, sum(leases))
-
-
-SEVERAL = """
-publish()
-while outbox._writer.nudge.grants.stopped:
-    pass
-publish()
-"""
-
-
-def test_what_a_program_has_leased_is_sent_before_it_ends(run: Run, rows: Rows, own_redis: EmbeddedValkey) -> None:
-    run(SEVERAL, own_redis.url)
-    assert [row.lease is None for row in rows.hot()] == [True, False]
-    with redis.Redis.from_url(own_redis.url) as broker:
-        assert broker.llen(PUBLISH_QUEUE) == 1
-
-
-def test_a_child_leases_nothing_before_it_has_reached_the_broker_itself(
-    run: Run, rows: Rows, own_redis: EmbeddedValkey
-) -> None:
-    run(SEVERAL + "if os.fork() == 0:\n    publish()\n    os._exit(0)\nos.wait()", own_redis.url)
-    assert [row.lease is None for row in rows.hot()] == [True, False, True]
+        assert broker.llen(CLAIM_QUEUE) == 1
 
 
 @pytest.mark.parametrize("broker", ["silent", "nobody"])
 def test_a_program_ends_soon_though_the_broker_does_not_answer(run: Run, rows: Rows, broker: str) -> None:
     """If it waited for the broker, it would wait for longer than this test does."""
-    patient = f"nudge.TIMEOUT = {10 * LONG}\npublish()"
+    patient = f"nudge.BROKER_SECONDS = {10 * LONG}\npublish()"
     if broker == "nobody":
         assert run(patient, f"redis://127.0.0.1:{free_port()}/0", at_exit=0.1) == 0
     else:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             assert run(patient, f"redis://127.0.0.1:{silent.getsockname()[1]}/0", at_exit=0.1) == 0
-    assert [row.lease for row in rows.hot()] == [None]
+    assert len(rows.hot()) == 1

@@ -97,7 +97,7 @@ def histories(here: type[Relay], numbers: Iterable[int]) -> None:
 
 BUGS: dict[str, tuple[int, str, str, str]] = {
     "a claim does not note that a send was never settled": (
-        31, "claim/expire.sql", "WHEN ended.begun_at IS NOT NULL THEN 'unsettled'", "",
+        31, "claim/expire.sql", "WHEN ended.begun_at IS NOT NULL THEN 'unsettled'", "WHEN false THEN 'unsettled'",
     ),
     "a claim heeds no lease": (10, "claim/expire.sql", "locked_until <= now() AND", ""),
     "a begin heeds no lease": (1, "deliver/begin.sql", "AND l.locked_until > clock_timestamp()", ""),

@@ -49,7 +49,7 @@ STATEMENTS = {
     "worker relay operator reader": """
         claim/marks claim/next_due claim/spared doctor/made find/aged find/became find/dead find/dead_counted
         find/groups find/messages find/states keep/missing look/archived look/sends run/by_task run/completed
-        run/whereabouts test/direct""",
+        run/whereabouts""",
     "worker relay operator": """
         claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/size deliver/vain doctor/tasks
         find/archived find/named find/one find/originals keep/lot keep/measured

@@ -237,10 +237,9 @@ def test_many_sessions_publish_at_the_same_time(kind: str, outbox: Outbox, engin
 class Recorded:
     """Counts what is asked for."""
 
-    grants = None
     count = 0
 
-    def __call__(self, after: object = None, dispatch: object = None) -> None:
+    def __call__(self, after: object = None) -> None:
         self.count += 1
 
 

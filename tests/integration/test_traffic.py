@@ -7,14 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import func, select, text, update
 
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket
-from outbox_tasks.relay.claim import BATCH, GATHERED, claim
+from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import NATIVE_RETRIES, settle
@@ -334,33 +333,6 @@ class TestTheQueue:
         rows.insert(500)
         rows.insert(100, destination="mails")
         assert {bundle.destination: bundle.lane for bundle in claimed(store)} == {"orders": 2, "mails": 0}
-
-    @pytest.mark.parametrize(("priority", "lane"), [(1, 1), (0, 1), (-1, 3)])
-    def test_what_was_late_before_goes_before_what_is_new(
-        self, store: Store, rows: Rows, priority: int, lane: int
-    ) -> None:
-        late = rows.insert(150, priority=priority, lease=uuid4(), locked_by="worker-1")
-        rows.insert(150, priority=priority)
-        lanes = {ticket.id: bundle.lane for bundle in claimed(store) for ticket in bundle.tickets}
-        assert {lanes[id] for id in late} == {lane}
-        assert {lanes[id] for id in lanes.keys() - set(late)} == {2 - priority}
-
-    @pytest.mark.parametrize(
-        ("count", "columns", "behind"),
-        [
-            (GATHERED, {}, False),
-            (2 * BATCH - 1, {}, False),
-            (2 * BATCH, {}, True),  # of the only stream, a claim takes twice as many
-            (GATHERED, {"lease": uuid4(), "locked_by": "worker-1"}, False),
-            (GATHERED + 1, {"lease": uuid4(), "locked_by": "worker-1"}, True),
-        ],
-        ids=["few", "many", "more than one claim takes", "few late ones", "many late ones"],
-    )
-    def test_a_claim_is_behind_if_it_leaves_some_or_many_were_late(
-        self, store: Store, rows: Rows, count: int, columns: dict[str, Any], behind: bool
-    ) -> None:
-        rows.insert(count, **columns)
-        assert claim(store, lambda bundles: None, lambda: 0).behind is behind
 
     def test_with_a_full_queue_only_destinations_with_little_due_are_claimed(
         self, new_store: MakeStore, rows: Rows

@@ -209,10 +209,10 @@ class Recorded(Nudge):
     """Counts what is asked for, at once."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: None)
+        super().__init__(lambda feeds: None)
         self.count = 0
 
-    def __call__(self, after: object = None) -> None:
+    def __call__(self, after: object = None, feed: object = None) -> None:
         self.count += 1
 
 
@@ -268,7 +268,7 @@ class TestNudge:
                 f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}.slow()"
             )
         seen: list[int] = []
-        outbox._writer.nudge = Nudge(lambda: seen.append(len(rows.hot())))
+        outbox._writer.nudge = Nudge(lambda feeds: seen.append(len(rows.hot())))
         with make(engine) as session, session.begin():
             outbox.publish(session, "order.created", {})
         eventually(lambda: seen)
@@ -276,7 +276,7 @@ class TestNudge:
 
     def test_many_at_once_become_few(self) -> None:
         wakes: list[float] = []
-        nudge = Nudge(lambda: wakes.append(time.monotonic()))
+        nudge = Nudge(lambda feeds: wakes.append(time.monotonic()))
         began = time.monotonic()
         for _ in range(1000):
             nudge()
@@ -289,7 +289,7 @@ class TestNudge:
     def test_while_the_claim_is_busy_there_are_fewer(self) -> None:
         wakes: list[float] = []
 
-        def wake() -> bool:
+        def wake(_: object) -> bool:
             wakes.append(time.monotonic())
             return False
 
@@ -305,7 +305,7 @@ class TestNudge:
     def test_a_failed_one_does_not_stop_the_next(self) -> None:
         calls: list[int] = []
 
-        def wake() -> None:
+        def wake(_: object) -> None:
             calls.append(1)
             if len(calls) == 1:
                 raise RuntimeError
@@ -319,7 +319,7 @@ class TestNudge:
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_works_in_a_forked_process(self) -> None:
         reader, writer = os.pipe()
-        nudge = Nudge(lambda: os.write(writer, b"%d " % os.getpid()))
+        nudge = Nudge(lambda feeds: os.write(writer, b"%d " % os.getpid()))
         nudge()
         assert os.read(reader, 100) == b"%d " % os.getpid()
         child = os.fork()

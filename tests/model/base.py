@@ -43,8 +43,6 @@ class Variant:
     """A dead message does not hold up its key (`on_dead = "skip"`)."""
     together: bool = False
     """All messages are written in one transaction, else each in its own."""
-    direct: bool = False
-    """Writers lease what they insert, and send the tasks themselves."""
     messages: int = 2
     max_attempts: int = 2
     outages: bool = True

@@ -89,18 +89,17 @@ class Claiming(Base):
         return row._replace(leased=True, due=False, begun=False, code=code)
 
     def give(self, rows: Rows, giving: Giving) -> Iterator[Step]:
-        """A task goes to the broker, from the claim or from the writer; or not."""
-        about, who = tuple(ticket.message for ticket in giving.task), f"the {giving.by}"
+        """A task goes from the claim to the broker, or not."""
+        about = tuple(ticket.message for ticket in giving.task)
         if giving.refused:
             after = rows
             for ticket in giving.task:
                 after = self._released(after, ticket)
-            yield Step(f"{who} gives the lease of {{}} back", about, after)
+            yield Step("the claim gives the lease of {} back", about, after)
             return
-        yield Step(f"{who} sends the task of {{}}", about, rows, tasks=(giving.task,))
-        yield Step(f"{who} dies before it sends the task of {{}}", about, rows, "fault")
-        if giving.by == "claim":
-            again = (giving._replace(refused=True),)
-            yield Step("the broker refuses the task of {}", about, rows, "fault", giving=again)
-            what = "the broker takes the task of {}, and its answer gets lost"
-            yield Step(what, about, rows, "fault", tasks=(giving.task,), giving=again)
+        yield Step("the claim sends the task of {}", about, rows, tasks=(giving.task,))
+        yield Step("the claim dies before it sends the task of {}", about, rows, "fault")
+        again = (giving._replace(refused=True),)
+        yield Step("the broker refuses the task of {}", about, rows, "fault", giving=again)
+        what = "the broker takes the task of {}, and its answer gets lost"
+        yield Step(what, about, rows, "fault", tasks=(giving.task,), giving=again)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from tests.model import properties
 from tests.model.base import Step, Variant, change
 from tests.model.protocol import Protocol
-from tests.model.state import FAILED, UNSENT, Giving, Hand, Held, Horizon, Row, Rows, Task, Ticket
+from tests.model.state import FAILED, Hand, Held, Horizon, Row, Rows, Ticket
 
 PLAIN = Variant("without a key", people=False)
 KEYED = Variant("with a key", keyed=True, people=False)
-DIRECT = Variant("direct dispatch", direct=True, people=False)
-ONE = Variant("one message", messages=1, direct=True, people=False)
+ONE = Variant("one message", messages=1, people=False)
 PEOPLE = Variant("with people", people=True)
 
 Bug = type[Protocol]
@@ -245,52 +244,3 @@ class DeadHeadPassed(Protocol):
 
     def _holds_up(self, row: Row) -> bool:
         return False
-
-
-@planted(properties.OVERTAKEN, Variant("direct dispatch with a key", keyed=True, direct=True, people=False))
-class DirectWithKey(Protocol):
-    """A writer leases messages with a key, and sends their tasks itself."""
-
-    def may_insert_leased(self) -> bool:
-        return True
-
-
-@planted(properties.GHOST, DIRECT)
-class DirectWithPayload(Protocol):
-    """The writer's task carries the payload, and the worker sends it without a begin."""
-
-    keeps_tasks = True
-
-    def take(self, rows: Rows, task: Task) -> Iterator[Step]:
-        hand = tuple(Held(ticket.message, 1, True, UNSENT) for ticket in task)
-        yield Step("a worker takes {}", tuple(ticket.message for ticket in task), rows, hand=hand)
-
-
-@planted(properties.ENDS, ONE)
-class DirectWithoutEnd(Protocol):
-    """The writer's lease has no end: only the writer can send the message."""
-
-    def pass_time(self, rows: Rows) -> Iterator[Step]:
-        return (step for step in super().pass_time(rows) if not _by_writer(rows[step.messages[0]]))
-
-
-def _by_writer(row: Row) -> bool:
-    return row.leased and not row.begun and not row.attempts and not row.code
-
-
-@planted(properties.FENCED, DIRECT)
-class DirectTaskGivenBack(Protocol):
-    """A writer whose task the broker refused gives the lease back by the id alone."""
-
-    def give(self, rows: Rows, giving: Giving) -> Iterator[Step]:
-        about = tuple(ticket.message for ticket in giving.task)
-        if giving.by == "writer" and giving.refused:
-            for n in about:
-                if rows[n].place == "pending":
-                    rows = change(rows, n, rows[n]._replace(leased=False, due=False))
-            yield Step("the writer gives the lease of {} back", about, rows)
-            return
-        yield from super().give(rows, giving)
-        if giving.by == "writer":
-            again = (giving._replace(refused=True),)
-            yield Step("the broker refuses the task of {}", about, rows, "fault", giving=again)

@@ -48,7 +48,6 @@ class Space:
         self.givings, self.horizons = Table(()), Table(None)
         self._memo: dict[Any, Any] = {}
         self._clean: dict[tuple[int, int], int] = {}
-        self._kept: dict[tuple[int, int], int] = {}
         self._sending: dict[int, frozenset[int]] = {}
 
     def first(self) -> Numbers:
@@ -154,7 +153,7 @@ class Space:
     def _claim(self, number: int, giving: int, horizon: int) -> list[Any]:
         rows, seen = self.rows.values[number], self.horizons.values[horizon]
         steps = list(self.protocol.look(rows, seen))
-        if sum(each.by == "claim" for each in self.givings.values[giving]) < self.protocol.variant.claims:
+        if len(self.givings.values[giving]) < self.protocol.variant.claims:
             steps += self.protocol.claim(rows, seen)
         return [
             (step, self.rows(step.rows), step.giving, self.horizons(step.horizon), properties.taken_away(rows, step))
@@ -199,16 +198,6 @@ class Space:
                 tasks = tuple(task for task in self.queues.values[queue] if self._is_usable(rows, task))
                 self._clean[key] = self.queues(tasks)
             queue = self._clean[key]
-        if giving:
-            key = (rows, giving)
-            if key not in self._kept:
-                kept = (
-                    each
-                    for each in self.givings.values[giving]
-                    if each.by == "claim" or each.refused or self._is_usable(rows, each.task)
-                )
-                self._kept[key] = self.givings(tuple(kept))
-            giving = self._kept[key]
         return (
             (rows, queue, one, other, giving, horizon) if one <= other else (rows, queue, other, one, giving, horizon)
         )

@@ -70,10 +70,9 @@ Hand = tuple[Held, ...]
 
 
 class Giving(NamedTuple):
-    """A task on its way to the broker, from the claim or from a writer."""
+    """A task on its way to the broker, from the claim."""
 
     task: Task
-    by: Literal["claim", "writer"] = "claim"
     refused: bool = False
     """The broker did not take it: the leases are to be given back."""
 

@@ -13,16 +13,16 @@ SEARCHED: list[tuple[type[Protocol], Variant]] = [
     (Protocol, Variant("two of a key in one transaction", keyed=True, together=True, people=False, outages=False)),
     (Protocol, Variant("two of a key, `on_dead = skip`", keyed=True, skip=True, max_attempts=1, people=False)),
     (Protocol, Variant("two of a key, two claims", keyed=True, max_attempts=1, people=False, outages=False, claims=2)),
-    (Protocol, Variant("two without a key, direct dispatch", direct=True, max_attempts=1, people=False)),
+    (Protocol, Variant("two without a key", max_attempts=1, people=False)),
     (
         Protocol,
         Variant(
-            "two without a key in one transaction, direct dispatch",
-            together=True, direct=True, max_attempts=1, people=False, outages=False,
+            "two without a key in one transaction",
+            together=True, max_attempts=1, people=False, outages=False,
         ),
     ),
-    (Protocol, Variant("one message, three attempts, people", direct=True, messages=1, max_attempts=3)),
-    (KeepsTasks, Variant("one message, the queue never forgets a task", direct=True, messages=1, outages=False)),
+    (Protocol, Variant("one message, three attempts, people", messages=1, max_attempts=3)),
+    (KeepsTasks, Variant("one message, the queue never forgets a task", messages=1, outages=False)),
 ]  # fmt: skip
 """For the tests: about 1.9 million states, in half a minute of one core."""
 
@@ -30,10 +30,10 @@ BIG: list[tuple[type[Protocol], Variant]] = [
     (Protocol, Variant("two of a key, people and outages", keyed=True, max_attempts=1)),
     (Protocol, Variant("two of a key, `on_dead = skip`, people", keyed=True, skip=True, max_attempts=1, outages=False)),
     (Protocol, Variant("two of a key, two attempts, two claims", keyed=True, people=False, outages=False, claims=2)),
-    (Protocol, Variant("two without a key, two attempts, direct dispatch", direct=True, people=False, outages=False)),
-    (Protocol, Variant("two without a key, people, direct dispatch", direct=True, max_attempts=1, outages=False)),
+    (Protocol, Variant("two without a key, two attempts", people=False, outages=False)),
+    (Protocol, Variant("two without a key, people", max_attempts=1, outages=False)),
     (KeepsTasks, Variant("two of a key, no task forgotten", keyed=True, max_attempts=1, people=False, outages=False)),
-    (KeepsTasks, Variant("one message, no task forgotten, outages", direct=True, messages=1)),
+    (KeepsTasks, Variant("one message, no task forgotten, outages", messages=1)),
 ]
 """Some ten million states: five minutes, and 2 GB of memory."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.model.base import Base, Step, change
-from tests.model.state import Giving, Row, Rows, Ticket
+from tests.model.state import Row, Rows
 
 
 class Writing(Base):
@@ -16,14 +16,10 @@ class Writing(Base):
         new = [n for n, row in enumerate(rows) if row.place == "unwritten"]
         if new:
             some = tuple(new) if self.variant.together else (new[0],)
-            after = leased = rows
+            after = rows
             for n in some:
                 after = change(after, n, Row("open", due=True))
-                leased = change(leased, n, Row("open", leased=True))
             yield Step("the application inserts {}", some, after)
-            if self.may_insert_leased():
-                task = tuple(Ticket(n, 0) for n in some)
-                yield Step("the application inserts {} with a lease", some, leased, giving=(Giving(task, "writer"),))
         opened = [n for n, row in enumerate(rows) if row.place == "open"]
         for some in [tuple(opened)] if self.variant.together and opened else [(n,) for n in opened]:
             committed = rolled_back = rows
@@ -32,10 +28,6 @@ class Writing(Base):
                 rolled_back = change(rolled_back, n, Row("rolled back", arrived=rows[n].arrived))
             yield Step("the transaction of {} commits", some, committed)
             yield Step("the transaction of {} is rolled back", some, rolled_back)
-
-    def may_insert_leased(self) -> bool:
-        """Whether a writer may lease what it inserts, and send the task itself."""
-        return self.variant.direct and not self.variant.keyed
 
     def pass_time(self, rows: Rows) -> Iterator[Step]:
         """A wait ends, or a lease runs out."""

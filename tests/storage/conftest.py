@@ -33,6 +33,15 @@ class Box:
         rows = [{"id": str(uuid4()), "content_type": "application/json", **row} for _ in range(count)]
         self.run("write/publish.sql", on, row=json.dumps(rows))
 
+    def lease(self, *counts: int, seconds: float = 60.0) -> None:
+        """Write messages, and lease them as a claim would: so many with each lease."""
+        for count in counts:
+            last = self.value("SELECT coalesce(max(seq), 0) FROM outbox_messages")
+            self.write(count)
+            taken = self.rows("DELETE FROM outbox_ready WHERE seq > %s RETURNING seq", last)
+            lease = {"token": str(uuid4()), "destination": "orders", "seqs": sorted(seq for [seq] in taken)}
+            self.run("claim/lease.sql", bundle=json.dumps([lease]), holder="a claim", hold=seconds)
+
     def run(self, verb: str, on: psycopg.Connection[Any] | None = None, /, **parameters: Any) -> Sequence[Any]:
         """The rows of a verb."""
         statement = sql.statement(verb, self.schema)

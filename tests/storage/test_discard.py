@@ -68,13 +68,15 @@ class TestDiscard:
     @pytest.mark.parametrize(
         ("row", "taken"),
         [
-            ("holder = NULL", True),
             ("locked_until = now()", True),
-            ("holder = 'w', locked_until = now() + interval '1 minute'", False),
-            ("holder = NULL, begun_at = now()", False),
+            ("locked_until = now() + interval '1 minute'", False),
+            ("begun_at = now()", False),
+            ("begun_at = now(), locked_until = now()", False),
         ],
     )
-    def test_a_lease_that_is_not_begun_may_be_taken(self, box: Box, storage: Store, row: str, taken: bool) -> None:
+    def test_what_was_leased_may_be_taken_once_the_lease_has_run_out_before_the_begin(
+        self, box: Box, storage: Store, row: str, taken: bool
+    ) -> None:
         box.write(3)
         [bundle] = _claim(storage)
         box.connection.execute(f"UPDATE outbox_leases SET {row}".encode())
@@ -132,9 +134,9 @@ class TestDiscard:
         box.check_books()
 
     def test_a_discard_and_a_begin_share_the_leases(self, box: Box, storage: Store, acting: Acting) -> None:
-        """A worker takes over what a writer has leased, while a person discards it."""
-        for _ in range(60):
-            box.write(1, lease=str(uuid4()), delay=60)
+        """A worker begins what waits for Celery's retry, while a person discards it."""
+        box.lease(*[1] * 60)
+        box.connection.execute("INSERT INTO outbox_trouble (seq, attempts) SELECT seqs[1], 1 FROM outbox_leases")
         asked, number = ids(box), entry(box, "discard")
         barrier = threading.Barrier(2)
 

@@ -48,8 +48,7 @@ def everywhere(box: Box, storage: Store) -> dict[int, str]:
     drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
     box.write(1, deliver_at=later(3600))  # 11
     box.write(1, deliver_at=later(3600), key="b")  # 12
-    for _ in range(6):
-        box.write(1, lease=str(uuid4()), delay=3600)  # 13 to 18
+    box.lease(*[1] * 6, seconds=3600)  # 13 to 18
     lease = "UPDATE outbox_leases SET {} WHERE {} = ANY (seqs)"
     for change, seq in (
         ("begun_at = now()", 14),

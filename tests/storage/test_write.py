@@ -28,7 +28,7 @@ from tests.storage.conftest import Box
 DRIVERS = ["psycopg", "psycopg2", "pg8000", "asyncpg", "Django"]
 VERBS = ["publish_one", "publish", "publish_once"]
 
-ID, TOKEN = UUID(int=5), UUID(int=6)
+ID = UUID(int=5)
 LEAST: dict[str, Any] = {"event_type": "a", "destination": "orders", "content_type": "x", "payload": b"12345"}
 ALL: dict[str, Any] = {
     "event_type": "order.%s created",
@@ -122,12 +122,6 @@ class TestEveryDriver:
         assert (row.payload, row.priority, row.latest) == (b"12345", 0, False)
         assert {row.headers, row.key, row.aggregate_type, row.aggregate_id, row.deliver_at} == {None}
 
-    @pytest.mark.parametrize("driver", DRIVERS)
-    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
-    def test_writes_what_it_sends_itself(self, box: Box, driver: str, verb: str) -> None:
-        execute(driver, box, verb, parameters(verb, lease=str(TOKEN), delay=10.5))
-        assert box.where(1) == ["leases"]
-
 
 class TestPlace:
     """Each message is at work in one table, from its write on."""
@@ -159,27 +153,11 @@ class TestPlace:
             (True, "k")
         ]
 
-    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
-    def test_leased_by_its_writer_it_is_no_claims_and_not_due_later(self, box: Box, verb: str) -> None:
-        write(box, verb, lease=str(TOKEN), delay=10.0)
-        assert box.where(1) == ["leases"]
-        [(token, seqs, keys, begun, holder)] = box.rows("SELECT token, seqs, keys, begun_at, holder FROM outbox_leases")
-        assert (token, seqs, keys, begun, holder) == (TOKEN, [1], None, None, None)
-        query = "SELECT locked_until - created_at, deliver_at FROM outbox_leases, outbox_messages"
-        assert box.rows(query) == [(timedelta(seconds=10), None)]
-
-    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
-    def test_with_a_key_no_writer_leases_it(self, box: Box, verb: str) -> None:
-        """It could overtake others of its key."""
-        write(box, verb, key="k", lease=str(TOKEN), delay=10.0)
-        assert box.where(1) == ["ready"]
-
     def test_of_several_at_once_each_has_its_own(self, box: Box) -> None:
-        said = [{}, {"delay": 60}, {"lease": str(TOKEN), "delay": 10}, {"lease": str(TOKEN), "delay": 10}, {"key": "k"}]
+        said = [{}, {"delay": 60}, {"key": "k"}]
         rows = [{**LEAST, "payload": None, "text": "é", "id": str(uuid4()), **each} for each in said]
         box.run("write/publish.sql", row=json.dumps(rows))
-        assert [box.where(seq) for seq in range(1, 6)] == [["ready"], ["waiting"], ["leases"], ["leases"], ["ready"]]
-        assert box.rows("SELECT seqs FROM outbox_leases") == [([3, 4],)]
+        assert [box.where(seq) for seq in range(1, 4)] == [["ready"], ["waiting"], ["ready"]]
         assert [row.id for row in messages(box)] == [UUID(row["id"]) for row in rows]
         box.check_books()
 
@@ -333,20 +311,13 @@ class TestLimits:
         write(box, verb, event_type=LONG * 255, key=LONG * 255, headers=headers, **most)
         assert len(messages(box)) == 1
 
-    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
-    @pytest.mark.parametrize("when", [{"delay": 1e6}, {"deliver_at": "infinity"}, {}], ids=str)
-    def test_a_lease_of_a_writer_is_short(self, box: Box, verb: str, when: dict[str, Any]) -> None:
-        write(box, verb, lease=str(TOKEN), **when)
-        assert box.value("SELECT max(locked_until) <= now() + interval '10 s' FROM outbox_leases")
-
-    def test_a_lease_of_a_writer_is_small(self, box: Box) -> None:
+    def test_a_lease_is_small(self, box: Box) -> None:
         with pytest.raises(psycopg.errors.CheckViolation):
-            box.write(LARGEST_BUNDLE + 1, lease=str(TOKEN), delay=1.0)
-        box.write(LARGEST_BUNDLE, lease=str(TOKEN), delay=1.0)
+            box.lease(LARGEST_BUNDLE + 1)
+        box.lease(LARGEST_BUNDLE)
 
     def test_a_claim_takes_back_so_many_messages_at_once(self, box: Box) -> None:
-        for _ in range(4):
-            box.write(3, lease=str(uuid4()), delay=0.0)
+        box.lease(*[3] * 4, seconds=0.0)
         for left in (2, 1, 0):
             before = box.value("SELECT count(*) FROM outbox_leases")
             box.run("claim/expire.sql", most=10, messages=(4 if before == 4 else 1), since="-infinity")
@@ -379,10 +350,9 @@ class TestRole:
             for fields in ({}, {"key": "k"}, {"delay": 60.0}):
                 if verb != "publish_one" or "delay" not in fields:
                     write(box, verb, writer, **fields)
-        write(box, "publish_one", writer, lease=str(TOKEN), delay=10.0)
         for payload in ("'{}'::text", "'{}'::jsonb", r"'\x00'::bytea"):
             writer.execute(f"SELECT outbox_publish('a', {payload}, destination => 'orders')")  # type: ignore[arg-type]
-        assert len(messages(box)) == 12
+        assert len(messages(box)) == 11
         box.check_books()
 
     @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_claims_leases_that_ran_out_breakers_and_blocked_keys_are_counted(fresh:
     assert (totals["outbox_claimed_messages_total"], totals["outbox_claimed_bundles_total"]) == (30, 4)
     assert totals["outbox_claims_held_back_total"] == 1
     assert {labels["cause"]: value for labels, value in found["outbox_claimed_again_total"]} == {
-        "unsettled": 1, "lease_expired": 3, "direct_expired": 0, "not_started": 0, "worker_lost": 0,
+        "unsettled": 1, "lease_expired": 3, "not_started": 0, "worker_lost": 0,
     }  # fmt: skip
     dead = {labels["destination"]: value for labels, value in found["outbox_messages_total"] if value}
     assert dead == {"orders": 2, "": 3}

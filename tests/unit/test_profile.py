@@ -24,7 +24,7 @@ def made(**values: Any) -> Settings:
 def test_it_sets_what_it_says_and_nothing_else() -> None:
     usual, ours = Settings().model_dump(), Settings(profile="per-message").model_dump()
     changed = {name: value for name, value in ours.items() if value != usual[name]}
-    assert changed == {"profile": "per-message", "bundle_size": 1, "nudge": False, "direct": False}
+    assert changed == {"profile": "per-message", "bundle_size": 1, "nudge": False}
 
 
 def test_a_variable_or_the_file_can_name_it(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_workers_take_one_message_at_a_time_and_send_events() -> None:
     assert configuration(Settings(broker_url="redis://localhost/0"))["worker_send_task_events"] is False
 
 
-@pytest.mark.parametrize(("name", "value"), [("bundle_size", 100), ("nudge", True), ("direct", True)])
+@pytest.mark.parametrize(("name", "value"), [("bundle_size", 100), ("nudge", True)])
 def test_a_setting_that_breaks_it_is_refused(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} = {value} .*with profile = per-message it is ") as caught:
         made(**{name: value})

@@ -23,8 +23,8 @@ class Claimed(NamedTuple):
     superseded: bool = False
     """It has failed, and a newer message of its key replaces it."""
     cause: str | None = None
-    """Why its last lease ended: `unsettled`, it may arrive twice; `lease_expired`, before it was begun (of its writer's
-    lease `direct_expired`); of a supervised task `not_started` or `worker_lost`."""
+    """Why its last lease ended: `unsettled`, it may arrive twice; `lease_expired`, before it was begun; of
+    a supervised task `not_started` or `worker_lost`."""
     size: int = 0
     """Bytes of its payload."""
     age: float = 0.0

@@ -20,9 +20,7 @@ WITH over AS MATERIALIZED (
          -- What was never sent has been due all the time: so people see that nobody sends.
          CASE WHEN ended.begun_at IS NULL AND coalesce(t.attempts, 0) = 0 THEN coalesce(t.since, m.deliver_at, m.created_at)
               ELSE now() END AS since,
-         CASE WHEN ended.begun_at IS NOT NULL THEN 'unsettled'
-              WHEN ended.holder IS NULL THEN 'direct_expired'
-              ELSE 'lease_expired' END AS cause,
+         CASE WHEN ended.begun_at IS NOT NULL THEN 'unsettled' ELSE 'lease_expired' END AS cause,
          coalesce(t.attempts, 0) + (ended.begun_at IS NOT NULL)::integer AS attempts, coalesce(t.code, '') AS code
   FROM ended CROSS JOIN LATERAL unnest(ended.seqs) AS s
   CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = s LIMIT 1) AS m
@@ -36,8 +34,6 @@ WITH over AS MATERIALIZED (
     SELECT CASE cause
       WHEN 'unsettled' THEN format('attempt %s was begun by %s and never settled: it died or lost its lease; the message'
                                    ' may have been delivered', attempts, holder)
-      WHEN 'direct_expired' THEN 'its writer leased it, and no worker began it in time: the writer ended first, or its task'
-                                 ' was lost or late'
       ELSE format('claimed by %s, and the lease ran out before it was begun', holder) END AS error
   ) AS said
   ON CONFLICT (seq) DO UPDATE SET

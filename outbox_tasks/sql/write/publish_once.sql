@@ -1,6 +1,6 @@
 -- Writes messages whose ids the application chose. One that is there already, on whatever day, is not written again.
 --
--- row: JSON rows as for publish.sql, without leases. Fails with SQLSTATE 23505 if an id belongs to a message with other
+-- row: JSON rows as for publish.sql. Fails with SQLSTATE 23505 if an id belongs to a message with other
 -- content. When it is to be delivered is not part of what a message says.
 SELECT :schema.outbox_publish(
   r.event_type, coalesce(convert_to(r.text, 'UTF8'), decode(r.data, 'base64')), r.key, r.destination,

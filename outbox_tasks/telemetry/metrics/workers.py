@@ -27,7 +27,7 @@ CODES = 40
 """Error codes of a destination that a process distinguishes. Later ones are `other`: a destination can answer with any
 number of codes."""
 
-CAUSES = ("unsettled", "lease_expired", "direct_expired", "not_started", "worker_lost")
+CAUSES = ("unsettled", "lease_expired", "not_started", "worker_lost")
 """Why a lease ran out: see `Claimed.cause`."""
 
 ARRIVED = (Step.SENT, Step.HANDED)
