@@ -12,20 +12,16 @@ from bench.report import NAMES
 QUICK = {
     "yardsticks": ["--rounds", "1", "--messages", "4000", "--seconds", "3"],
     "latency": ["--rounds", "1", "--seconds", "1"],
-    "idle": ["--seconds", "10"],
-    "scale": ["--messages", "4000", "--publishers", "1,2", "--claimers", "1,2", "--memory", "10000"],
-    "simulate": ["--clients", "20", "--seconds", "3"],
-    "claim": ["--rows", "20000"],
-    "snapshot": ["--messages", "100000", "--rounds", "1"],
-    "write": ["--rounds", "100"],
-    "order": ["--messages", "10000"],
+    "order": ["--messages", "4000", "--rounds", "1"],
+    "snapshot": ["--messages", "20000"],
     "fairness": ["--seconds", "5"],
-    "operate": ["--archived", "20000", "--pending", "5000"],
-    "retention": ["--rows", "20000", "--seconds", "4"],
+    "claim": ["--turns", "5", "--rows", "5000"],
+    "webhook": ["--rounds", "1", "--messages", "1000"],
+    "recovery": ["--rounds", "1", "--messages", "1000"],
+    "idle": ["--seconds", "10"],
+    "write": ["--rounds", "100"],
     "supervised": ["--rounds", "1", "--messages", "500", "--tasks", "60"],
     "feeds": ["--rows", "500", "--rounds", "1", "--seconds", "2", "--feeds", "4"],
-    "destinations": ["redis+stream", "--seconds", "0.5"],
-    "web": ["--archived", "20000", "--pending", "5000", "--seconds", "2"],
 }
 """The options of a trial of all benches: its figures say nothing."""
 

@@ -31,7 +31,6 @@ import click
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 
-from bench import storage
 from bench.relay import Bench, running
 from bench.report import Figures, Say, bench
 from outbox_tasks import Message, Outbox
@@ -78,7 +77,7 @@ class Fed(Bench):
             _begin_at_once(made)
         return made
 
-    def know(self, **feeds: object) -> None:
+    def know_feeds(self, **feeds: object) -> None:
         """Let the relay and the writers know these feeds."""
         self.settings = self.settings.replace(feeds=feeds, nudge=True)
         self.environment["OUTBOX_FEEDS"] = json.dumps(feeds)
@@ -153,7 +152,7 @@ class Fed(Bench):
     def bridges(self) -> Iterator[None]:
         """A worker for the feeds alone."""
         argv = [word for word in feed_worker_argv(PROCESSES, loglevel="WARNING") if word != "-E"]
-        with self._workers([argv]):
+        with self.workers([argv]):
             yield
 
     def most_connections(self, stop: threading.Event, found: list[int], engine: Engine) -> None:
@@ -190,9 +189,9 @@ def _cuts(taken: list[float]) -> dict[str, float]:
 def one_each(run: Fed, places: dict[str, str], rows: int, rounds: int, seconds: float, say: Say) -> list[Figures]:
     """What is measured of each kind of source."""
     engines = {name: run.feed(name, url) for name, url in places.items()}
-    run.know(**{name: {"url": url} for name, url in places.items()})
+    run.know_feeds(**{name: {"url": url} for name, url in places.items()})
     say("the relay drains")
-    drained = median(run.drain(rows, 100)["per_second"] for _ in range(rounds))
+    drained = median(run.drain(rows)["per_second"] for _ in range(rounds))
     copies: dict[str, dict[str, Any]] = {"the relay's drain": {"rows/s": drained}}
     writes: dict[str, dict[str, Any]] = {}
     for name, url in places.items():
@@ -206,9 +205,9 @@ def one_each(run: Fed, places: dict[str, str], rows: int, rounds: int, seconds: 
                 p99[copied].append(run.written(name, url, engines[name], seconds / 2, copied=copied))
         alone, beside = median(p99[False]), median(p99[True])
         writes[name] = {"p99 ms": round(beside, 1), "without": round(alone, 1), "÷": round(beside / alone, 2)}
-    storage.clear(run.settings)
+    run.empty()
     waits: dict[str, dict[str, Any]] = {}
-    with run.relay(bundle_size=100), run.bridges():
+    with run.relay(), run.bridges():
         for name, engine in engines.items():
             say(f"latency of {name}")
             run.waited({name: engine}, 10, WARM)
@@ -237,12 +236,12 @@ def many(run: Fed, url: str, count: int, seconds: float, say: Say) -> Figures:
             text("INSERT INTO tenants SELECT 'tenant_' || n, :url, 'tenant_' || n FROM generate_series(0, :last) n"),
             {"url": url, "last": count - 1},
         )
-    run.know(list="SELECT name, url, schema FROM tenants")
+    run.know_feeds(list="SELECT name, url, schema FROM tenants")
     rows: dict[str, dict[str, Any]] = {}
     connections: list[int] = []
     stop = threading.Event()
     watch = threading.Thread(target=partial(run.most_connections, stop, connections, own))
-    with frozen() as port, run.relay(bundle_size=100), run.bridges():
+    with frozen() as port, run.relay(), run.bridges():
         watch.start()
         say(f"{count} feeds")
         run.waited(engines, RATE, 3)

@@ -6,9 +6,6 @@ Below, how long `outbox-tasks` takes from its start to its end.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from statistics import median
 from typing import Any
@@ -18,11 +15,11 @@ import psutil
 
 from bench.relay import Bench, cpu_seconds, running
 from bench.report import Figures, Say, bench
-from outbox_tasks.local import commands
 
 SETTLE = 10.0
 """Seconds until what they do once, at their start, is done."""
 
+PROCESSES = ("claim worker", "publish worker", "beat")
 COMMANDS = (["--help"], ["status"], ["list"])
 STARTS = 5
 
@@ -32,20 +29,12 @@ class Idle(Bench):
 
     def shares(self, seconds: float) -> dict[str, dict[str, Any]]:
         """Each process's share of a core."""
-        argvs = {
-            "claim worker": commands.claim_worker_argv(),
-            "publish worker": commands.publish_worker_argv(),
-            "beat": commands.beat_argv(),
-        }
-        log = self.directory / "idle.log"
-        children = {name: self.group.start(name, argv, env=self.environment, log=log) for name, argv in argvs.items()}
-        said = (commands.WORKER_READY, commands.WORKER_READY, commands.BEAT_READY)
-        self.wait_for(lambda: all(log.read_text().count(text) >= said.count(text) for text in said), "all are ready")
-        time.sleep(SETTLE)
-        pids = {name: child.pid for name, child in children.items()} | {
-            "PostgreSQL": self.servers[0],
-            "Redis (Valkey)": self.servers[1],
-        }
+        with self.relay(publishers=1, processes=1, events=True) as children:
+            time.sleep(SETTLE)
+            return self._shares(dict(zip(PROCESSES, (child.pid for child in children), strict=True)), seconds)
+
+    def _shares(self, relay: dict[str, int], seconds: float) -> dict[str, dict[str, Any]]:
+        pids = relay | {"PostgreSQL": self.servers[0], "Redis (Valkey)": self.servers[1]}
         began = time.monotonic()
         before = {name: (cpu_seconds([pid]), _wakeups(pid)) for name, pid in pids.items()}
         time.sleep(seconds)
@@ -57,12 +46,9 @@ class Idle(Bench):
             }
             for name, pid in pids.items()
         }
-        relay = sum(rows[name]["% of a core"] for name in argvs)
-        whole = sum(row["% of a core"] for row in rows.values())
-        rows["relay"] = {"% of a core": round(relay, 2), "aim": "≤ 1"}
-        rows["relay and servers"] = {"% of a core": round(whole, 2)}
-        for child in children.values():
-            child.ask_to_stop()
+        shares = {name: row["% of a core"] for name, row in rows.items()}
+        rows["relay"] = {"% of a core": round(sum(shares[name] for name in relay), 2), "aim": "≤ 1"}
+        rows["relay and servers"] = {"% of a core": round(sum(shares.values()), 2)}
         return rows
 
     def start_times(self) -> dict[str, dict[str, Any]]:
@@ -72,10 +58,7 @@ class Idle(Bench):
             walls, cpus = [], []
             for _ in range(STARTS):
                 before, began = _ended_children(), time.perf_counter()
-                subprocess.run(
-                    [sys.executable, "-m", "outbox_tasks", *arguments],
-                    env=os.environ | self.environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                )  # fmt: skip
+                self.command(*arguments)
                 walls.append(time.perf_counter() - began)
                 cpus.append(_ended_children() - before)
             found[f"outbox-tasks {arguments[0]}"] = {

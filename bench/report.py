@@ -20,8 +20,8 @@ from bench.machine import Watch, sentence
 from outbox_tasks import __version__
 
 NAMES = (
-    "yardsticks", "latency", "idle", "write", "order", "claim", "snapshot", "scale", "simulate", "fairness", "operate",
-    "retention", "destinations", "supervised", "feeds", "web",
+    "yardsticks", "latency", "order", "snapshot", "fairness", "claim", "webhook", "recovery", "idle", "write",
+    "supervised", "feeds",
 )  # fmt: skip
 """The benches, in the order of the page."""
 

@@ -11,9 +11,6 @@ runs of one task at the same time, and repetitions without a cause.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -26,18 +23,14 @@ from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from bench import storage
-from bench.relay import WORKERS, Bench, running
+from bench.relay import ROOT, WORKERS, Bench, Figure, running, send_tasks, stopped
 from bench.report import Figures, Say, bench, spread
 from bench.supervised_faults import Faults
-from outbox_tasks.broker.broker import batch
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.store import Store
 
+NOOP = "shop.noop"
 PLAIN, UNSUPERVISED, SUPERVISED = "plain Celery", "not supervised, in an app with supervise", "supervised"
 
 
@@ -46,58 +39,40 @@ class Cost(Bench):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        destinations = {"tasks": {"url": "celery://", "confirm": "run", "max_bytes": 1_000_000}}
-        self.settings = self.settings.replace(destinations=destinations, nudge=False)
-        self.environment |= {
-            "OUTBOX_DESTINATIONS": json.dumps(destinations),
-            "SHOP_BROKER_URL": str(self.settings.broker_url),
-        }
+        self.know({"tasks": {"url": "celery://", "confirm": "run", "max_bytes": 1_000_000}}, nudge=False)
+        self.environment |= {"SHOP_BROKER_URL": str(self.settings.broker_url), "PYTHONPATH": str(ROOT)}
         self.shop = Celery("shop", broker=self.settings.broker_url, set_as_current=False)
 
-    def plain(self, count: int, *, supervises: bool = False) -> dict[str, float]:
+    def plain(self, count: int, *, supervises: bool = False) -> Figure:
         """Tasks that are sent by Celery."""
-        with self._stopped(supervises=supervises) as workers:
-            with self.shop.producer_or_acquire() as producer, batch(producer, 500):
-                for n in range(count):
-                    self.shop.send_task("shop.noop", (n,), producer=producer, ignore_result=True)
-            return self._continued(workers, count)
+        with self._shop(supervises=supervises) as workers, stopped(workers) as go_on:
+            send_tasks(self.shop, NOOP, count)
+            go_on()
+            return self.measure(workers, count, self.is_queue_empty)
 
-    def supervised(self, count: int) -> dict[str, float]:
+    def supervised(self, count: int) -> Figure:
         """Tasks that are stored and handed over."""
         outbox = Outbox(self.settings, celery=self.shop)
-        with self._stopped(supervises=True) as workers:
+        with self._shop(supervises=True) as workers, stopped(workers) as go_on:
             with Session(self.engine) as session, session.begin(), outbox.capture(session):
                 for n in range(count):
-                    self.shop.send_task("shop.noop", (n,), ignore_result=True)
-            store, publishers = Store.connect(self.settings), Publishers(self.settings)
-            drain(store, publishers)
-            publishers.close()
-            store.close()
-            figures = self._continued(workers, count)
-        self.wait_for(self.is_settled, "all have run")
+                    self.shop.send_task(NOOP, (n,), ignore_result=True)
+            self.command("drain")
+            go_on()
+            figures = self.measure(workers, count, self.is_queue_empty)
+            self.wait_for(self.is_settled, "all have run")
         with self.engine.connect() as connection:
             assert connection.scalar(text("SELECT sum(count) FROM outbox_journal")) == count
-        storage.clear(self.settings)
+        self.empty()
         return figures
 
     @contextmanager
-    def _stopped(self, *, supervises: bool) -> Iterator[list[Child]]:
-        """Workers that are ready, and stopped."""
+    def _shop(self, *, supervises: bool) -> Iterator[list[Child]]:
+        """The application's workers."""
         self.environment["SHOP_SUPERVISES"] = "1" if supervises else ""
         argv = [sys.executable, "-m", "celery", "-A", "bench.supervised_shop", "worker", "-P", "solo", "-l", "WARNING"]
-        with self._workers([[*argv, "-n", f"shop{n}@%h"] for n in range(WORKERS)]) as workers:
-            for worker in workers:
-                os.kill(worker.pid, signal.SIGSTOP)
-            try:
-                yield workers
-            finally:
-                for worker in workers:
-                    os.kill(worker.pid, signal.SIGCONT)
-
-    def _continued(self, workers: list[Child], count: int) -> dict[str, float]:
-        for worker in workers:
-            os.kill(worker.pid, signal.SIGCONT)
-        return self.measure(workers, count, lambda: not self.broker.llen("celery") and not self.broker.hlen("unacked"))
+        with self.workers([[*argv, "-n", f"shop{n}@%h"] for n in range(WORKERS)]) as workers:
+            yield workers
 
 
 @bench
@@ -127,12 +102,12 @@ def _faults(say: Say, tasks: int, seed: int) -> Figures:
 
 
 def _cost(say: Say, rounds: int, messages: int) -> list[Figures]:
-    ways: dict[str, Callable[[Cost], dict[str, float]]] = {
+    ways: dict[str, Callable[[Cost], Figure]] = {
         PLAIN: lambda run: run.plain(messages),
         UNSUPERVISED: lambda run: run.plain(messages, supervises=True),
         SUPERVISED: lambda run: run.supervised(messages),
     }
-    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    found: dict[str, list[Figure]] = defaultdict(list)
     with running(Cost) as run:
         run.supervised(500)  # warm
         for turn in range(rounds):
@@ -142,7 +117,7 @@ def _cost(say: Say, rounds: int, messages: int) -> list[Figures]:
     return [Figures("2 solo workers", _rates(found)), Figures("figure", _ratios(found))]
 
 
-def _rates(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+def _rates(found: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "tasks/s": round(median(one["per_second"] for one in each)),
@@ -154,7 +129,7 @@ def _rates(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]
     }
 
 
-def _ratios(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+def _ratios(found: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
     def cpu(name: str) -> dict[str, Any]:
         return spread([a["cpu_us"] / b["cpu_us"] for a, b in zip(found[name], found[PLAIN], strict=True)])
 

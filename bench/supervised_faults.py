@@ -21,7 +21,7 @@ from celery import Celery, chain
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from bench.relay import Bench
+from bench.relay import ROOT, Bench
 from bench.supervised_runs import Run, Troubles, overlaps, read_runs
 from lab.trace import Trace
 from outbox_tasks.local.processes import Child
@@ -57,15 +57,13 @@ class Faults(Bench):
         self.supervises, self.over = supervises, False
         notes = self.directory / f"runs-{supervises}-{late}"
         notes.mkdir()
-        destinations = {
-            "tasks": {
-                "url": f"celery://?broker={shop_broker.url}", "confirm": "run", "run_lease": LEASE, "max_attempts": 5,
-                "confirm_within": 20,
-            }
+        tasks_of_shop = {
+            "url": f"celery://?broker={shop_broker.url}", "confirm": "run", "run_lease": LEASE, "max_attempts": 5,
+            "confirm_within": 20,
         }  # fmt: skip
-        self.settings = self.settings.replace(destinations=destinations)
+        self.know({"tasks": tasks_of_shop})
         self.environment |= {
-            "OUTBOX_DESTINATIONS": json.dumps(destinations),
+            "PYTHONPATH": str(ROOT),
             "SHOP_BROKER_URL": shop_broker.url,
             "SHOP_RUNS": str(notes),
             "SHOP_SUPERVISES": "1" if supervises else "",
@@ -92,23 +90,24 @@ class Faults(Bench):
     @contextmanager
     def _shop(self) -> Iterator[None]:
         celery = [sys.executable, "-m", "celery", "-A"]
-        self.workers: dict[str, Child] = {}
+        self.pools: dict[str, Child] = {}
         relay = None
         if self.supervises:
             argv = [*celery, "outbox_tasks", "worker", "-B", "-P", "threads", "-c", "4", "-l", "WARNING"]
             relay = self._start("relay", [*argv, "-s", str(self.directory / "beat")])
         for pool, options in POOLS.items():
-            self.workers[pool] = self._start(
+            self.pools[pool] = self._start(
                 pool, [*celery, "bench.supervised_shop", "worker", "-l", "WARNING", *options, "-n", f"{pool}@%h"]
             )
         try:
             yield
         finally:
-            for child in (*self.workers.values(), *([relay] if relay else [])):
+            for child in (*self.pools.values(), *([relay] if relay else [])):
                 child.end()
 
     def _start(self, name: str, argv: Sequence[str]) -> Child:
-        return self.group.start(name, argv, env=self.environment, log=self.directory / f"{name}.log")
+        log = self.directory / f"{name}.log"
+        return self.group.start(name, argv, env=self.environment, cwd=self.directory, log=log)
 
     def _call(self, tasks: int) -> list[tuple[str, str]]:
         """Call all tasks, in twenty goes. Returns the names that must have an effect, or a dead letter, by shape."""
@@ -150,11 +149,11 @@ class Faults(Bench):
             time.sleep(0.1)
 
     def _tend(self) -> None:
-        for pool, child in self.workers.items():
+        for pool, child in self.pools.items():
             if not child.alive:
                 self.broken.counts["workers that died"] += 1
                 child.end()
-                self.workers[pool] = self._start(pool, child.argv)
+                self.pools[pool] = self._start(pool, child.argv)
             else:
                 for pid in self._pids(child):
                     self.broken.gone[pid] = time.time()
@@ -176,7 +175,7 @@ class Faults(Bench):
         self.valkey.restart()
 
     def _kill_child(self) -> None:
-        children = self._pids(self.workers["prefork"])[1:]
+        children = self._pids(self.pools["prefork"])[1:]
         if children:
             self.broken.counts["children killed"] += 1
             with suppress(ProcessLookupError):
@@ -184,12 +183,12 @@ class Faults(Bench):
 
     def _kill_worker(self) -> None:
         self.broken.counts["workers killed"] += 1
-        self.workers[self.random.choice(list(POOLS))].kill()
+        self.pools[self.random.choice(list(POOLS))].kill()
 
     def _stop_worker(self) -> None:
         """For longer than the lease: the main process, and its children."""
         self.broken.counts["workers stopped"] += 1
-        pids, began = self._pids(self.workers[self.random.choice(list(POOLS))]), time.time()
+        pids, began = self._pids(self.pools[self.random.choice(list(POOLS))]), time.time()
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)

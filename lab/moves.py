@@ -1,7 +1,7 @@
 """Where a message may go from each place, in one transaction. Steps within a place are not told.
 
 A place with `, run out` is a lease that had run out when it ended. The trace of a run (`trace.py`) notes each move, and
-whatever is not in this table is a bug. A test compares the table with the model of the protocol in both directions, and
+whatever is not in this table is a bug. A test finds each move of the model of the protocol in the table, and
 docs/architecture.md shows it.
 """
 
@@ -33,49 +33,33 @@ def either(*places: str) -> tuple[str, ...]:
 LATE = ("leased, run out", "begun, run out")
 LEASES = either("leased", "begun")
 HANDED, RUNNING = either("handed over"), either("running")
-TAKE = "`claim/take.sql`, `claim/look_keys.sql`, `claim/take_keys.sql`, `claim/lease.sql`"
+TAKE = "`claim/take_….sql`, `keys.sql`"
 SETTLE = "`deliver/settle.sql`"
 
 TABLE = (
     Move("publish", (NOWHERE,), ("ready", "waiting"), "`writers.sql`"),
-    Move("wake", ("waiting",), ("ready", "held"), "`claim/wake.sql`", "its time has come"),
-    Move("take", ("ready", "held"), ("leased",), TAKE, "with a key only its [head](order.md) and the run behind it"),
-    Move(
-        "put aside", ("ready",), ("held", "waiting"), "`claim/aside_keys.sql`",
-        "behind another message of its key, or too early",
-    ),
-    Move("too early", ("held",), ("waiting",), "`claim/aside_keys.sql`"),
-    Move(
-        "bury", ("ready", "held"), ("dead",), "`claim/bury.sql`",
-        "no attempts left, too old, too large; or its destination is unknown for an hour",
-    ),
-    Move(
-        "supersede", ("ready", "held"), ("discarded",), "`claim/supersede.sql`",
-        "its route says `latest`, it failed, and there is a newer one",
-    ),
-    Move(
-        "begin", ("leased",), ("begun",), "`deliver/begin.sql`", "the token; its circuit is not open, and there is room"
-    ),
+    Move("wake", ("waiting",), ("ready",), "`claim/wake.sql`", "no key; its time has come"),
+    Move("take singly", ("ready", "held"), ("leased",), TAKE, "with a key only the first message of it"),
+    Move("take a batch", ("ready", "held"), ("begun",), TAKE, "of a key the first messages; its send has begun"),
+    Move("put aside", ("ready",), ("held",), "`keys.sql`", "its key is busy, or it is not due yet"),
+    Move("bury", ("ready", "held"), ("dead",), "`claim/unroutable.sql`", "its destination is unknown for an hour"),
+    Move("begin", ("leased",), ("begun",), "`deliver/begin.sql`", "the token; its destination gets something now"),
     # A settle does not ask whether the lease has run out, nor whether the begin is still known: a crash may undo it.
     Move("settle: sent or discarded", LEASES, OVER, "`deliver/sent.sql`, `deliver/settle.sql`", "the token"),
     Move("settle: retry, short", LEASES, ("leased",), SETTLE, "the token; a new token, for the wait and `queue_lease`"),
-    Move("settle: later", LEASES, ("waiting",), SETTLE, "the token; after a wait"),
-    Move("settle: behind", LEASES, ("held",), SETTLE, "the token; an earlier message of its key failed"),
+    Move("settle: later", LEASES, ("waiting", "held"), SETTLE, "the token; after a wait"),
+    Move("settle: behind", LEASES, ("ready",), SETTLE, "the token; there was no time left to send it"),
     Move("settle: dead", LEASES, ("dead",), SETTLE, "the token"),
     Move("settle: handed over", LEASES, ("handed over",), SETTLE, "the token; `confirm_within`"),
-    Move(
-        "give back", ("leased",), ("ready", "waiting"), "`deliver/release.sql`",
-        "the token; not begun; perhaps after a wait",
-    ),
-    Move("lease ran out", LATE, ("ready", "held", "dead"), "`claim/expire.sql`", "if it was begun, the attempt counts"),
+    Move("lease ran out", LATE, ("ready", "held"), "`claim/expire.sql`", "if it was begun, the attempt counts"),
     # A quick worker begins the run before the settle of the send.
     Move(
         "begin the run", (*HANDED, *either("begun")), ("running",), "`run/begin.sql`",
-        "the copy says what the message says: `run_lease`",
+        "the copy says what the message says",
     ),
     Move("run: not begun", ("handed over, run out",), ("ready", "held"), "`run/expire.sql`"),
     Move(
-        "run: worker lost", ("running, run out",), ("ready", "held", "dead"), "`run/expire.sql`", "the attempt counts"
+        "run: worker lost", ("running, run out",), ("ready", "held"), "`run/expire.sql`", "the attempt counts"
     ),
     Move("run: done", RUNNING, OVER, "`run/end.sql`", "the run's token; what follows is inserted"),
     Move("run: failed for good", RUNNING, ("dead",), "`run/fail.sql`", "the run's token"),

@@ -15,19 +15,17 @@ from typing import Any
 import click
 from celery import Celery, signals
 from celery.app.amqp import AMQP, Queues
-from celery.app.defaults import SETTING_KEYS
 from kombu import Connection, Queue
 from kombu.utils.imports import symbol_by_name
 
-from outbox_tasks.broker.names import ALL_QUEUES, BUNDLE_TASK, CLAIM_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
-from outbox_tasks.broker.pinned import PinnedCelery, is_redis
+from outbox_tasks.broker.names import ALL_QUEUES, CLAIM_TASK, DRAIN_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
+from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.tls import verified
 from outbox_tasks.errors import ConfigurationError, OutboxError
 from outbox_tasks.running import supervise
-from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.telemetry import logs
 from outbox_tasks.telemetry.connect import connect
-from outbox_tasks.worker.gather import LIMIT
 from outbox_tasks.worker.resources import Resources
 from outbox_tasks.worker.schedule import beat_schedule, keep_pace
 from outbox_tasks.worker.tasks import register
@@ -40,19 +38,20 @@ SWITCH = 0.0005
 
 def configuration(settings: Settings) -> dict[str, Any]:
     """Celery's configuration for the relay's own app."""
-    takes_several = not settings.per_message and "worker_disable_prefetch" in SETTING_KEYS
     return {
         # A worker outlives any outage of its broker.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
         # It also outlives refusals of its broker, which may be out of memory or disk, or have become a replica.
         "broker_channel_error_retry": True,
+        # A connection to RabbitMQ that died silently is noticed after twice this long; by default after four minutes.
+        "broker_heartbeat": 10.0,
         "task_queues": [Queue(name, routing_key=name) for name in ALL_QUEUES],
         # Claims must not wait behind sends. So each has its own queue, and may have its own workers.
         "task_routes": {
             CLAIM_TASK: {"queue": CLAIM_QUEUE},
             PUBLISH_TASK: {"queue": PUBLISH_QUEUE},
-            BUNDLE_TASK: {"queue": PUBLISH_QUEUE},
+            DRAIN_TASK: {"queue": DRAIN_QUEUE},
             MAINTAIN_TASK: {"queue": MAINTAIN_QUEUE},
             FEED_TASK: {"queue": FEED_QUEUE},
         },
@@ -62,12 +61,9 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "enable_utc": True,
-        # A worker takes only what it can start now: in a busy worker's memory leases would run out. A free worker may
-        # take several single messages and run them together. Celery has this setting since 5.6, for Redis only.
+        # A worker takes only what it can start now: in a busy worker's memory leases would run out.
         "worker_disable_prefetch": True,
-        "worker_prefetch_multiplier": LIMIT if takes_several and is_redis(settings.broker_url or "") else 1,
-        # As if each worker was started with -E.
-        "worker_send_task_events": settings.per_message,
+        "worker_prefetch_multiplier": 1,
         # A stopping worker lets its sends end, and gives back what it has not started.
         "worker_soft_shutdown_timeout": settings.hard_time_limit,
         "worker_enable_soft_shutdown_on_idle": True,

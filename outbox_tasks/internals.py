@@ -66,32 +66,6 @@ def wrap_redis_read(consumer: Any, wrap: Wrap) -> None:
         readers["BRPOP"] = wrap(readers["BRPOP"])
 
 
-def redis_steps(consumer: Any) -> list[int]:
-    """`Channel.priority_steps` of the Redis transport: each has a list of its own. Empty on other transports."""
-    channel = consumer.task_consumer.channel
-    return list(getattr(channel, "priority_steps", ())) if hasattr(channel, "_brpop_start") else []
-
-
-def choose_redis_steps(consumer: Any, choose: Callable[[], list[int] | None], timeout: float) -> None:
-    """Before each `Channel._brpop_start` of the Redis transport, which asks for the next message, ask `choose` for the
-    steps to take from, with this timeout; None: from all, as ever."""
-    channel = consumer.task_consumer.channel
-    take, steps = channel._brpop_start, channel.priority_steps
-
-    def take_chosen(given: float | None = None) -> None:
-        chosen = choose()
-        if chosen is None:
-            take(given)
-            return
-        channel.priority_steps = chosen
-        try:
-            take(timeout)
-        finally:
-            channel.priority_steps = steps
-
-    channel._brpop_start = take_chosen
-
-
 def close_redis_in_pool(consumer: Any) -> None:
     """Let each process of the pool close the connections that it inherits from the consumer: `Channel._close_clients`
     of the Redis transport. While one stays open there, epoll reports it here too, even after kombu has closed it.
@@ -165,27 +139,6 @@ def limit_only_tasks() -> None:
     raises: Any = signal.getsignal(signal.SIGUSR1)
     if getattr(raises, "__module__", None) == "billiard.pool":
         signal.signal(signal.SIGUSR1, lambda *caught: raises(*caught) if current_task else None)
-
-
-def quiet_tracer(task: Any) -> Function:
-    """`build_tracer` makes what runs a task: signals, retries and failures. This one logs no line for a success."""
-    from celery.app import trace
-
-    logger = logging.getLogger(trace.__name__)
-    level = logger.level
-    logger.setLevel(max(level, logging.WARNING))  # build_tracer looks at the level once
-    try:
-        tracer: Function = trace.build_tracer(task.name, task, app=task.app)
-    finally:
-        logger.setLevel(level)
-    return tracer
-
-
-def tracer_is_wrapped() -> bool:
-    """Whether somebody has replaced `build_tracer`, as some monitors do."""
-    from celery.app import trace
-
-    return bool(trace.build_tracer.__module__ != trace.__name__)
 
 
 def replace_safe_say(say: Function) -> None:

@@ -1,4 +1,4 @@
-"""The values that travel along the pipe: messages, bundles, outcomes and verdicts."""
+"""The values that travel along the pipe: messages, singles, outcomes and verdicts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
-from uuid import UUID, uuid4, uuid5
+from uuid import UUID, uuid5
 
 MAX_EVENT_TYPE = 255
 MAX_KEY = 255
@@ -104,6 +104,7 @@ class LeasedMessage:
     aggregate_id: str | None
     created_at: datetime
     attempts: int
+    """How many sends have begun, with this one."""
     latest: bool = False
     age: float = 0.0
     """For how many seconds it had been due when its send began, by the database's clock."""
@@ -111,59 +112,55 @@ class LeasedMessage:
     """Where a payload is stored that is too large to send. Then `payload` is empty."""
     spared: int = 0
     """How many attempts before this one don't count against `max_attempts`: they met an outage."""
-
-
-class Ticket(NamedTuple):
-    """One message of a bundle, as it travels through the broker: no payload, only what begin compares. The fields after
-    `event_type` are known from the begin on."""
-
-    id: str
-    attempt: int
-    event_type: str
-    key: str | None = None
-    latest: bool = False
-    age: float = 0.0
-    """As in `LeasedMessage`."""
-    spared: int = 0
-    """As in `LeasedMessage`."""
+    seq: int = 0
+    """Its number: the order of the messages that share a key."""
+    newer: bool = False
+    """It has failed, and a newer message of its key replaces it."""
+    size: int = 0
+    """Bytes of its payload in the table."""
+    unread: bool = False
+    """The payload is too large, or the database did not return it in time. Then `payload` is empty."""
 
     @property
     def spent(self) -> int:
         """How many attempts count against `max_attempts`, with this one."""
-        return self.attempt - self.spared
+        return self.attempts - self.spared
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """One or more leased messages of one destination: what one broker message carries."""
+class Single(NamedTuple):
+    """A message that travels as a Celery task of its own: what the broker carries of it. No payload, only what begin
+    compares."""
+
+    id: str
+    event_type: str
+    destination: str
+    attempts: int
+    """How many sends have begun before."""
+    token: str
+    """Of its lease."""
+    more: bool = False
+    """More was due than the claim took: the worker that sends this one wakes the claim."""
+
+
+class DrainAsked(NamedTuple):
+    """A drain that a claim has reserved a slot for."""
 
     destination: str
-    lease: str
-    tickets: tuple[Ticket, ...]
-    more: bool = False
-    """More was due than could be claimed: the worker that delivers this bundle wakes the claim."""
-    gather: bool = False
-    """It has one message because its destination takes no bundles. A worker may run several of these together."""
-    leases: tuple[str, ...] = ()
-    """A worker has gathered it: as it begins, these leases become one, `lease`."""
-    lane: int = 0
-    """Its place in the queue, from 0 (first) to 3: a destination with little due goes before one with much, and then a
-    higher priority before a lower one."""
-    sender: UUID = field(default_factory=uuid4, compare=False)
-    """The token under which this send holds a slot. It does not travel: each run of the task makes a new one."""
-    probe: bool = False
-    """It tries whether a destination that was out of reach answers again."""
+    token: str
 
 
 FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
 """Codes of messages whose send failed unexpectedly: several together, or one alone."""
 
-BUNDLE_BYTES = 4 * 1024 * 1024
-"""The payloads of one bundle have at most so many bytes, unless it is a single message: one statement fetches them, and
+BATCH_BYTES = 4 * 1024 * 1024
+"""The payloads of one batch have at most so many bytes, unless it is a single message: one statement fetches them, and
 must end in time."""
 
 UNSETTLED = "unsettled"
 """The code of a message whose send began, and nobody knows how it ended."""
+
+LEASE_EXPIRED = "lease_expired"
+"""The code of a message whose lease ran out before its send began."""
 
 UNKNOWN_DESTINATION = "unknown_destination"
 """A message to a destination that is not configured."""
@@ -239,7 +236,8 @@ class Outcome:
 
     @classmethod
     def behind(cls) -> Outcome:
-        """Not sent, because an earlier message of its key was not. It waits, and loses no attempt."""
+        """Not sent, because an earlier message of its key was not, or because there was no time left. It loses no
+        attempt."""
         return _BEHIND
 
 
@@ -253,8 +251,8 @@ class Step(StrEnum):
     HANDED = "handed"
     """The tasks' broker has the task, and its row waits for its end."""
     RETRY = "retry"
-    """Again soon, by Celery's own retry. The message keeps its lease."""
-    RELEASE = "release"
+    """Again soon, by Celery's own retry. The message keeps a lease."""
+    LATER = "later"
     """Again later, through the table, without a lease."""
     OUTAGE = "outage"
     """Its destination is out of reach: again later, through the table, and the attempt is spared."""
@@ -262,23 +260,26 @@ class Step(StrEnum):
     DISCARDED = "discarded"
     """Archived without being sent."""
     BEHIND = "behind"
-    """Not sent, because an earlier message of its key was not. It loses its lease, and no attempt."""
+    """Not sent, because an earlier message of its key was not, or because there was no time left. It loses its lease,
+    and no attempt."""
     STALE = "stale"
     """Not ours any more: somebody else holds it, or it is gone."""
 
 
 @dataclass(slots=True)  # not frozen, as LeasedMessage
 class Verdict:
-    """What happens to a message next. `wait`: after how many seconds, for RETRY, RELEASE and OUTAGE; for HANDED within
+    """What happens to a message next. `wait`: after how many seconds, for RETRY, LATER and OUTAGE; for HANDED within
     how many seconds the task must begin."""
 
-    ticket: Ticket
+    message: LeasedMessage
     step: Step
     wait: float = 0.0
     code: str | None = None
     error: str | None = None
-    lease: str | None = None
-    """Of a RETRY, if it has another one than its bundle had."""
+    token: str | None = None
+    """Of the lease with which a RETRY goes on."""
+    sent: bool = True
+    """Whether its send was tried."""
 
 
 TIME = 0xFFFFFFFF_FFFF_F000 << 64

@@ -18,6 +18,7 @@ from outbox_tasks.errors import UncapturableTask
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.arguments import check, check_app, check_task, each_message
+from outbox_tasks.writing.broker_nudge import broker_nudge
 from outbox_tasks.writing.capture import (
     capture_app,
     capturing,
@@ -29,7 +30,6 @@ from outbox_tasks.writing.capture import (
 )
 from outbox_tasks.writing.eager import say_if_eager, say_when_configured
 from outbox_tasks.writing.feed import Feed, FeedWriter
-from outbox_tasks.writing.nudge import broker_nudge
 from outbox_tasks.writing.record import Target
 from outbox_tasks.writing.supervision import by_default
 from outbox_tasks.writing.transactions import (

@@ -43,8 +43,9 @@ claimed = Signal(name="claimed", providing_args={"tally", "seconds"})
 ran = Signal(name="ran", providing_args={"what"})
 """`beat` has woken a claim, or `maintain` has run."""
 
-settled = Signal(name="settled", providing_args={"bundle", "verdicts", "seconds"})
-"""A bundle was settled: a `model.Verdict` for each message, and the seconds from begin to settle."""
+settled = Signal(name="settled", providing_args={"destination", "lease", "verdicts", "seconds"})
+"""A single, or a batch of a drain, was settled: a `model.Verdict` for each message, and the seconds since the send
+began."""
 
 dead_letter = Signal(
     name="dead_letter", providing_args={"destination", "message_id", "event_type", "key", "attempts", "code", "error"}

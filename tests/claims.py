@@ -1,24 +1,51 @@
-"""Claims as a test wants them: what is taken of a destination is one bundle, under the lease that the test names."""
+"""The hops as a test wants them: take what is due, singly or as a batch, and drain it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
+from math import inf
 
-from outbox_tasks.database.schema import DEAD
-from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.model import LeasedMessage, Single, Step
+from outbox_tasks.relay.claim import _shared
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.relay.store.takes import Batch
 
 
-def take(store: Store, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-    """Claim, and return what was claimed or became a dead letter. Of several destinations, the first has the lease."""
+def keep_house(store: Store) -> None:
+    """Take back what has run out, and wake what waits no longer, whenever somebody did so last."""
+    store._looked_at = store._ends_read_at = -inf
+    store.keep_house()
 
-    def pack(rows: Sequence[Claimed]) -> list[Bundle]:
-        together: dict[str, list[Ticket]] = defaultdict(list)
-        for row in rows:
-            if row.status != DEAD and not row.superseded:
-                together[row.destination].append(Ticket(row.id, row.attempts, row.event_type))
-        return [Bundle(name, lease, tuple(some), probe=not n) for n, (name, some) in enumerate(together.items())]
 
-    return store.claim(shares, lease, pack)[0]
+def take(store: Store, shares: Mapping[str, int]) -> list[Single]:
+    """Lease messages singly: of each destination up to so many."""
+    keep_house(store)
+    due = {row.destination: row for row in store.due(10_000)}
+    wanted = {name: _shared(due[name], most) for name, most in shares.items() if name in due}
+    return store.take_singly(wanted) if wanted else []
+
+
+def take_batch(store: Store, destination: str = "orders") -> Batch:
+    """Lease the next messages of a destination as a drain does: their send has begun."""
+    keep_house(store)
+    while (batch := store.takes.take(destination)).moved and not batch.messages:
+        pass
+    return batch
+
+
+def begin(store: Store, single: Single) -> LeasedMessage | None:
+    """Let the send of a single begin."""
+    return store.begin(single.token, single.destination)
+
+
+def drain_all(store: Store, publishers: Mapping[str, Publisher]) -> Counter[Step]:
+    """Drain all destinations, until nothing is due; returns how many messages took which step."""
+    keep_house(store)
+    steps: Counter[Step] = Counter()
+    for destination in store.settings.destinations:
+        steps += drain(store, publishers, destination, Listener()).steps
+    return steps

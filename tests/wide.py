@@ -38,6 +38,7 @@ DELETE FROM {s}.outbox_held r USING wide w WHERE r.seq = w.seq;
 DELETE FROM {s}.outbox_runs r USING wide w WHERE r.seq = w.seq;
 DELETE FROM {s}.outbox_dead r USING wide w WHERE r.seq = w.seq;
 DELETE FROM {s}.outbox_trouble r USING wide w WHERE r.seq = w.seq;
+DELETE FROM {s}.outbox_keys k USING wide w WHERE k.destination = w.destination AND k.key = w.key;
 DELETE FROM {s}.outbox_leases l WHERE l.seqs <@ (SELECT array_agg(seq) FROM wide);
 UPDATE {s}.outbox_leases l SET seqs = ARRAY(SELECT x FROM unnest(l.seqs) WITH ORDINALITY AS u(x, n)
                                             WHERE x NOT IN (SELECT seq FROM wide) ORDER BY n)
@@ -58,26 +59,47 @@ INSERT INTO {s}.outbox_runs
 SELECT seq, CASE WHEN begun THEN 'running' ELSE 'handed over' END, CASE WHEN begun THEN lease END, locked_until,
        handed_at, attempts, greatest(-outages, 0), id, destination, key, locked_by
 FROM wide WHERE status <> 'dead' AND handed_at IS NOT NULL;
-INSERT INTO {s}.outbox_leases (token, locked_until, begun_at, destination, holder, seqs, keys)
+INSERT INTO {s}.outbox_leases (token, locked_until, begun_at, destination, holder, seqs)
 SELECT CASE WHEN EXISTS (SELECT FROM {s}.outbox_leases l WHERE l.token = w.lease) THEN gen_random_uuid() ELSE lease END,
        max(locked_until), CASE WHEN bool_or(begun) THEN clock_timestamp() END, destination, max(locked_by),
-       array_agg(seq ORDER BY seq), array_agg(key) FILTER (WHERE key IS NOT NULL)
+       array_agg(seq ORDER BY seq)
 FROM wide w WHERE status <> 'dead' AND handed_at IS NULL AND lease IS NOT NULL GROUP BY lease, destination;
-INSERT INTO {s}.outbox_waiting (seq, due, since, size, attempts, priority, alone, latest, destination, key)
-SELECT seq, locked_until, coalesce(deliver_at, created_at), octet_length(payload), attempts, priority, ALONE, latest,
-       destination, key
-FROM wide WHERE status <> 'dead' AND handed_at IS NULL AND lease IS NULL AND locked_until > clock_timestamp();
-INSERT INTO {s}.outbox_ready (seq, since, size, attempts, priority, alone, latest, destination, key)
-SELECT seq, locked_until, octet_length(payload), attempts, priority, ALONE, latest, destination, key
-FROM wide WHERE status <> 'dead' AND handed_at IS NULL AND lease IS NULL AND locked_until <= clock_timestamp()
-      AND (key IS NULL OR NEW)
+INSERT INTO {s}.outbox_waiting (seq, due, since, attempts, alone, destination)
+SELECT seq, locked_until, coalesce(deliver_at, created_at), attempts, ALONE, destination
+FROM wide WHERE AT_REST AND key IS NULL AND locked_until > clock_timestamp();
+INSERT INTO {s}.outbox_ready (seq, since, size, attempts, priority, alone, destination, key)
+SELECT seq, locked_until, octet_length(payload), attempts, priority, ALONE, destination, key
+FROM wide WHERE AT_REST AND CASE WHEN key IS NULL THEN locked_until <= clock_timestamp() ELSE NEW AND attempts = 0 END
 ORDER BY seq;
-INSERT INTO {s}.outbox_held (seq, since, size, attempts, priority, alone, latest, destination, key, free)
-SELECT seq, locked_until, octet_length(payload), attempts, priority, ALONE, latest, destination, key, true
-FROM wide WHERE status <> 'dead' AND handed_at IS NULL AND lease IS NULL AND locked_until <= clock_timestamp()
-      AND key IS NOT NULL AND NOT NEW""".replace(
+INSERT INTO {s}.outbox_held (seq, since, size, attempts, alone, destination, key)
+SELECT seq, locked_until, octet_length(payload), attempts, ALONE, destination, key
+FROM wide WHERE AT_REST AND key IS NOT NULL AND NOT (NEW AND attempts = 0)""".replace(
     "ALONE", "coalesce(last_error_code IN ('unsettled', 'failed_together', 'failed_alone'), false)"
+).replace("AT_REST", "status <> 'dead' AND handed_at IS NULL AND lease IS NULL")
+
+KEYS = """
+WITH passed AS (  -- a key's new messages are the last ones
+  DELETE FROM {s}.outbox_ready r WHERE r.key IS NOT NULL AND EXISTS (
+    SELECT FROM {s}.outbox_at_work a
+    WHERE a.destination = r.destination AND a.key = r.key AND a.seq > r.seq AND a.place <> 'ready')
+  RETURNING r.*
 )
+INSERT INTO {s}.outbox_held (destination, key, seq, since, size) SELECT destination, key, seq, since, size FROM passed;
+INSERT INTO {s}.outbox_keys (destination, key, token, due, more)
+SELECT k.destination, k.key, owner.token,
+       CASE WHEN owner.token IS NOT NULL OR dead.seq < coalesce(head.seq, dead.seq + 1) THEN 'infinity'
+            ELSE coalesce(head.since, now()) END, true
+FROM (SELECT DISTINCT destination, key FROM wide WHERE key IS NOT NULL) AS k
+CROSS JOIN LATERAL (
+  SELECT max(coalesce(a.lease, gen_random_uuid())::text)::uuid AS token FROM {s}.outbox_at_work a
+  WHERE a.destination = k.destination AND a.key = k.key AND a.place IN ('leased', 'running', 'handed over')) AS owner
+LEFT JOIN LATERAL (SELECT h.seq, h.since FROM {s}.outbox_held h
+                   WHERE h.destination = k.destination AND h.key = k.key ORDER BY h.seq LIMIT 1) AS head ON true
+LEFT JOIN LATERAL (SELECT d.seq FROM {s}.outbox_dead d
+                   WHERE d.destination = k.destination AND d.key = k.key ORDER BY d.seq LIMIT 1) AS dead ON true
+WHERE owner.token IS NOT NULL OR head.seq IS NOT NULL OR dead.seq IS NOT NULL
+ON CONFLICT (destination, key) DO UPDATE SET token = excluded.token, due = excluded.due, more = true, first = 0"""
+"""The rows of the busy keys among the messages."""
 
 
 def insert(connection: Connection, schema: str, count: int, columns: dict[str, Any]) -> list[str]:
@@ -98,6 +120,7 @@ def insert(connection: Connection, schema: str, count: int, columns: dict[str, A
     facts = ", ".join(FACTS)
     run(f"INSERT INTO {{s}}.outbox_messages ({facts}) SELECT {facts} FROM wide ORDER BY seq")
     run(PLACED.replace("NEW", "true"))
+    run(KEYS)
     return [str(id) for id in connection.scalars(text("SELECT id FROM wide ORDER BY seq"))]
 
 
@@ -119,6 +142,7 @@ def change(connection: Connection, schema: str, ids: Sequence[str] | None, colum
     changed = ", ".join(f"{name} = wide.{name}" for name in FACTS if name != "seq")
     run(f"UPDATE {{s}}.outbox_messages m SET {changed} FROM wide WHERE m.seq = wide.seq")
     run(PLACED.replace("NEW", "false"))
+    run(KEYS)
 
 
 def settle(connection: Connection, schema: str, id: str, state: str) -> None:
@@ -130,11 +154,12 @@ def settle(connection: Connection, schema: str, id: str, state: str) -> None:
         "INSERT INTO {s}.outbox_journal (first, state, count, destination, holder, seqs) "
         f"SELECT seq, '{state}', 1, destination, locked_by, int8multirange(int8range(seq, seq, '[]')) FROM wide"
     )
+    run(KEYS)
 
 
 def clear(connection: Connection, schema: str) -> None:
     """Remove all messages."""
-    names = "messages", "ready", "waiting", "held", "leases", "runs", "dead", "journal", "trouble"
+    names = "messages", "ready", "waiting", "held", "keys", "leases", "drains", "runs", "dead", "journal", "trouble"
     connection.execute(text(f"TRUNCATE {', '.join(f'{schema}.outbox_{name}' for name in names)}"))
 
 

@@ -20,10 +20,10 @@ from outbox_tasks.celery import app
 from workers.alive import report_alive
 
 
-def narrowed(name: str, *, queue: str, pool: str, concurrency: int) -> Celery:
-    """The app, as a worker that consumes only `queue` and calls itself `name`@host."""
+def narrowed(name: str, *, queues: list[str], pool: str, concurrency: int) -> Celery:
+    """The app, as a worker that consumes only these queues and calls itself `name`@host."""
     # The other queues stay known, so that this worker can still send to them.
-    app.amqp.queues.select([queue])
+    app.amqp.queues.select(queues)
     app.conf.update(worker_pool=pool, worker_concurrency=concurrency)
     report_alive(app)
 

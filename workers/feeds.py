@@ -6,4 +6,4 @@ Processes of its own, since a source that does not answer holds up the process t
 from outbox_tasks.settings import FEED_QUEUE
 from workers import narrowed
 
-app = narrowed("feeds", queue=FEED_QUEUE, pool="prefork", concurrency=2)
+app = narrowed("feeds", queues=[FEED_QUEUE], pool="prefork", concurrency=2)

@@ -6,4 +6,4 @@ It has a worker of its own because one look at a large archive must not hold up 
 from outbox_tasks.settings import MAINTAIN_QUEUE
 from workers import narrowed
 
-app = narrowed("maintenance", queue=MAINTAIN_QUEUE, pool="solo", concurrency=1)
+app = narrowed("maintenance", queues=[MAINTAIN_QUEUE], pool="solo", concurrency=1)

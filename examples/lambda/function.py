@@ -7,7 +7,7 @@ from typing import Any
 from outbox_tasks.cli import outbox
 
 LAST_SEND = 15.0
-"""Seconds before the end of its time from which it begins no other bundle: what is being sent may take `send_timeout`
+"""Seconds before the end of its time from which it begins no other batch: what is being sent may take `send_timeout`
 (10), and is settled then."""
 
 

@@ -36,7 +36,7 @@ PRIORITIES: list[Priority] = ["high", "normal", "low"]
 
 KEYS, SKEW, MOST, THREADS = 200, 1.5, 40, 4
 """Keys of a destination, how much more some are used than others, messages of the largest transaction, and transactions
-at once. No key gets more than what a destination with a task for each message can take, one after the other."""
+at once. No key gets more than what a destination can take singly, one after the other."""
 
 DELAY, HELD = (0.5, 3.0), (0.5, 3.0)
 """Seconds for which a message is held back, and for which a slow transaction stays open."""

@@ -50,8 +50,8 @@ def soak(
     all that arrived. Exit code 0 only if every promise was kept.
 
     It starts its own PostgreSQL and Redis. With OUTBOX_DATABASE_URL or OUTBOX_BROKER_URL it works in a schema and a
-    Redis database of its own on your servers, and hurts only its own processes and connections. Your other settings
-    hold, such as leases and time limits.
+    Redis database of its own on your servers, or in a virtual host of RabbitMQ that no relay uses, and hurts only its
+    own processes and connections. Your other settings hold, such as leases and time limits.
     """
     from lab.soak import report as reports
     from lab.soak.faults import KINDS

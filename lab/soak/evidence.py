@@ -11,7 +11,7 @@ import redis
 from sqlalchemy import ColumnElement, column, select, table
 
 from lab.soak.ledger import COMMITTED, WITHDRAWN, noted, written
-from lab.soak.stage import BUNDLED, SINGLE, Stage
+from lab.soak.stage import SINGLES, Stage
 from lab.soak.verdict import Arrival, Evidence, Row, Verdict
 
 PAGE = 5000
@@ -30,7 +30,7 @@ def evidence(stage: Stage, **more: Any) -> Evidence:
             acknowledged=dict(noted(stage.options.directory, COMMITTED)),
             withdrawn=frozenset(id for id, _ in noted(stage.options.directory, WITHDRAWN)),
             rows={str(id): Row(*rest) for id, *rest in connection.execute(rows)},
-            arrivals=[*_arrivals(stage.destination.url, BUNDLED), *_arrivals(stage.destination.url, SINGLE)],
+            arrivals=[arrival for name in SINGLES for arrival in _arrivals(stage.destination.url, name)],
             transitions=traced.counts,
             impossible=[str(wrong) for wrong in traced.wrong],
             **more,

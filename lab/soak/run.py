@@ -25,7 +25,7 @@ from lab.soak.memory import Memories
 from lab.soak.options import Options
 from lab.soak.plan import plan
 from lab.soak.result import Result
-from lab.soak.stage import BUNDLED, SINGLE, Stage, stage
+from lab.soak.stage import SINGLES, Stage, stage
 from lab.soak.verdict import judge
 from outbox_tasks.database.schema import DEAD, tables
 from outbox_tasks.local.processes import signals_as_ctrl_c
@@ -74,7 +74,7 @@ class Run:
         self._task = self._bar.add_task("warming up", total=None, committed=0, arrived=0, faults=0)
         reasons = {name: KINDS[name].missing(on) for name in self._options.only or KINDS}
         self._not_run = {name: reason for name, reason in reasons.items() if reason}
-        lease, seconds = on.settings.run_lease, self._options.minutes * 60
+        lease, seconds = on.settings.send_lease, self._options.minutes * 60
         rest = 1.5 * on.settings.queue_lease + REST if self._options.alone else 0.0
         can = [name for name, reason in reasons.items() if not reason]
         self._plan = plan(self._options.seed, seconds, can, lease, self._options.every or lease / 3 + rest)
@@ -174,7 +174,7 @@ class Run:
         time.sleep(SAID)
 
     def _arrived(self) -> int:
-        return sum(int(self._destination.xlen(stream)) for stream in (BUNDLED, SINGLE))
+        return sum(int(self._destination.xlen(stream)) for stream in SINGLES)
 
     def _pending(self) -> int | None:
         """How many messages are to be delivered; None: the database does not say."""

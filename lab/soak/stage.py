@@ -6,11 +6,12 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from kombu import Connection
 from sqlalchemy import Engine, NullPool, create_engine
 
 from lab.proxy import Proxy, through
@@ -19,6 +20,7 @@ from lab.soak.database import Database, own_database
 from lab.soak.ledger import table
 from lab.soak.options import Options
 from lab.trace import Trace
+from outbox_tasks.broker.names import ALL_QUEUES, STAMP
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.places import empty_redis, only_these, own_tables
 from outbox_tasks.local.relay_processes import Relay
@@ -28,8 +30,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.sources import PREFIX
 
 CARRIED = (
-    "claim_interval", "bundle_size", "max_in_flight", "nudge", "send_timeout", "statement_timeout",
-    "queue_lease", "backoff_base", "backoff_cap", "breaker_failures", "breaker_pause",
+    "claim_interval", "nudge", "send_timeout", "statement_timeout", "queue_lease", "backoff_base", "backoff_cap",
+    "breaker_failures", "breaker_pause",
 )  # fmt: skip
 """The settings that a soak takes from yours. Your destinations, routes and alerts have no part in it."""
 
@@ -39,8 +41,8 @@ SHORT_LEASES = {
 }  # fmt: skip
 """What a killed process held comes back after 7.5 seconds: a short run sees many recoveries."""
 
-SINGLE, BUNDLED = "single", "bundled"
-"""The destinations: one takes a task for each message, the other bundles."""
+SINGLES: dict[str, int | str] = {"mixed": 20, "single": "all", "drained": 0}
+"""The destinations, each with its dial."""
 
 ATTEMPTS = 10_000
 """A message that can be delivered never dies of its attempts here."""
@@ -58,6 +60,7 @@ class Stage:
     database_url: str
     """Past proxy and pooler."""
     broker_url: str
+    """Past the proxy."""
     engine: Engine
     trace: Trace
     database: Database | None
@@ -84,11 +87,10 @@ def stage(options: Options) -> Iterator[Stage]:
         database_url = database.url if database else str(yours.database_url)
         pooler = database and database.pooler
         values |= {"statement_timeout": 0} if pooler else {}
-        given = empty_redis(str(yours.broker_url), "soak", name)
-        broker_url = valkey.url if valkey else stack.enter_context(given)
+        broker_url = valkey.url if valkey else stack.enter_context(_given_broker(str(yours.broker_url), name))
         relays_url = pooler.url if pooler else database_url
         to_database = _before(stack, relays_url, 5432) if _may_be_led_round(relays_url) else None
-        to_broker, to_destination = _before(stack, broker_url, 6379), _before(stack, destination.url, 6379)
+        to_broker, to_destination = _before(stack, broker_url, 5672), _before(stack, destination.url, 6379)
         values |= {
             "database_url": through(relays_url, to_database) if to_database else relays_url,
             "database_schema": name,
@@ -115,6 +117,22 @@ def stage(options: Options) -> Iterator[Stage]:
         )  # fmt: skip
 
 
+def _given_broker(url: str, name: str) -> AbstractContextManager[str]:
+    """A place of our own on your server: a database of a Redis, or the virtual host that the URL names."""
+    return _given_rabbitmq(url) if url.startswith("amqp") else empty_redis(url, "soak", name)
+
+
+@contextmanager
+def _given_rabbitmq(url: str) -> Iterator[str]:
+    try:
+        yield url
+    finally:
+        with Connection(url) as connection, connection.channel() as channel:
+            for queue in ALL_QUEUES:
+                channel.queue_delete(queue)
+            channel.exchange_delete(STAMP)
+
+
 def _before(stack: ExitStack, url: str, port: int) -> Proxy:
     """A proxy before the server of `url`."""
     parts = urlsplit(url)
@@ -131,8 +149,8 @@ def _may_be_led_round(url: str) -> bool:
 def _destinations(url: str) -> dict[str, dict[str, Any]]:
     stream = url.replace("redis://", "redis+stream://")
     return {
-        BUNDLED: {"url": f"{stream}/{BUNDLED}", "max_attempts": ATTEMPTS},
-        SINGLE: {"url": f"{stream}/{SINGLE}", "max_attempts": ATTEMPTS, "bundle_size": 1},
+        name: {"url": f"{stream}/{name}", "max_attempts": ATTEMPTS, "singles": singles}
+        for name, singles in SINGLES.items()
     }
 
 

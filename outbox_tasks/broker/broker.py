@@ -1,11 +1,11 @@
-"""Wakes the claim, enqueues bundles and measures queues at Celery's broker."""
+"""Wakes the claim, enqueues singles and drains, and measures queues at Celery's broker."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import Any
@@ -18,21 +18,24 @@ from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
 from outbox_tasks.broker import stamp
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
+from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK, queues_of
 from outbox_tasks.broker.pinned import PATIENCE, transport_options, trouble
 from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.tls import own_connection
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.internals import keep_redis_client, redis_length
-from outbox_tasks.model import Bundle
-from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.text import one_line, redacted, without_secrets
+from outbox_tasks.model import DrainAsked, Single
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.text import one_line, redacted, said, without_secrets
 
 log = logging.getLogger(__name__)
 
 
 AT_ONCE = 1.0
 """Seconds. If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
+
+DRAINS_WAITING = 10
+"""So many drains wait that a commit sends no more."""
 
 LOOK_EVERY = 0.5
 """Seconds between two looks whether a Redis has lost its data: a nudge may come at any time, and should not wait."""
@@ -53,7 +56,8 @@ class Broker:
         self._slow = 0
         """How many calls in a row failed slowly."""
         self._spared = 0.0
-        self._claim_waits = True
+        self._full = {CLAIM_QUEUE, DRAIN_QUEUE}
+        """The queues in which enough tasks may wait."""
         self._looked = -LOOK_EVERY
 
     def check(self) -> None:
@@ -96,7 +100,7 @@ class Broker:
             self._slow = self._slow + 1 if took > AT_ONCE else 0
             if self._slow > 1:
                 self._spared = time.monotonic() + min(took, PATIENCE)
-            raise self._unreachable(str(error).rstrip(".")) from error
+            raise self._unreachable(said(error).rstrip(".")) from error
         self._slow = 0
 
     def _unreachable(self, reason: str) -> BrokerUnreachable:
@@ -104,24 +108,34 @@ class Broker:
         return BrokerUnreachable(url=redacted(url), reason=without_secrets(reason, url))
 
     def wake_claim(self) -> bool:
-        """Send a claim task, unless one waits already: that one will see what we have committed.
+        """Send a claim task, unless one waits already: that one will see what we have committed."""
+        return self._wake(CLAIM_QUEUE, 1, CLAIM_TASK)
 
-        If the last one was taken at once, this one is sent without a look first: a round trip earlier. So each process
-        may send one that is not needed.
-        """
+    def wake_drain(self, destination: str) -> bool:
+        """Send a drain of a destination, unless many wait already. It finds a slot by itself, or ends."""
+        return self._wake(DRAIN_QUEUE, DRAINS_WAITING, DRAIN_TASK, destination)
+
+    def _wake(self, queue: str, most: int, name: str, *arguments: str) -> bool:
+        """Send a task, unless `most` wait in its queue. If fewer waited after the last one, this one is sent without a
+        look first: a round trip earlier. So each process may send one that is not needed."""
         with self.producer() as producer:
-            if self._claim_waits:
-                self._claim_waits = queue_length(producer, CLAIM_QUEUE) > 0
-                if self._claim_waits:
-                    return False
-            self.enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()))
-            self._claim_waits = queue_length(producer, CLAIM_QUEUE) > 0
+            if queue in self._full and queue_length(producer, queue) >= most:
+                return False
+            self.enqueue(producer, queue, name, str(uuid4()), arguments)
+            self._full.discard(queue)
+            if queue_length(producer, queue) >= most:
+                self._full.add(queue)
         return True
 
-    def waiting(self) -> int:
-        """How many messages are queued for the publish workers, at most: each bundle counts as a full one."""
+    def queued(self) -> int:
+        """How many singles wait in the publish queue."""
         with self.producer() as producer:
-            return queue_length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
+            return queue_length(producer, PUBLISH_QUEUE)
+
+    def any_waits(self, queues: Iterable[str]) -> bool:
+        """Whether a task waits in one of these queues."""
+        with self.producer() as producer:
+            return any(queue_length(producer, queue) for queue in queues)
 
     def prefetch_grows(self) -> bool:
         """Whether a worker takes more tasks while tasks wait in it for their time. It can't with quorum queues, and not
@@ -170,34 +184,18 @@ class Broker:
         with self.producer() as producer:
             return {queue: queue_length(producer, queue) for queue in queues_of(self.settings)}
 
-    def send(self, bundles: Sequence[Bundle]) -> None:
-        """Enqueue bundles, all in one batch where the transport has batches."""
-        with self.producer() as producer, batch(producer, 500) if len(bundles) > 1 else nullcontext():
-            for bundle in bundles:
-                self._publish(producer, bundle)
-
-    def _publish(self, producer: Producer, bundle: Bundle) -> None:
-        # Without `expires`, which Celery compares with the clock of another host. Begin finds stale messages.
-        if len(bundle.tickets) == 1:
-            ticket = bundle.tickets[0]
-            name, task_id = PUBLISH_TASK, ticket.id
-            arguments: tuple[Any, ...] = publish_arguments(bundle, ticket.event_type, ticket.attempt)
-            retries = ticket.attempt
-        else:
-            name, task_id, retries = BUNDLE_TASK, str(uuid4()), 0
-            arguments = (bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets])
-        self.enqueue(
-            producer,
-            PUBLISH_QUEUE,
-            name,
-            task_id,
-            arguments,
-            {name: True for name in ("more", "gather") if getattr(bundle, name)},
-            retries=retries,
-            lane=bundle.lane,
-            argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
-            kwargsrepr="{}",
-        )
+    def send(self, singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+        """Enqueue the tasks, all in one batch where the transport has batches."""
+        several = len(singles) + len(drains) > 1
+        with self.producer() as producer, batch(producer, 500) if several else nullcontext():
+            for drain in drains:
+                self.enqueue(producer, DRAIN_QUEUE, DRAIN_TASK, str(uuid4()), tuple(drain))
+            for single in singles:
+                arguments = (single.event_type, single.destination, single.attempts, single.token)
+                more = {"more": True} if single.more else {}
+                # The task's id is that of the message. Without `expires`, which Celery compares with the clock of
+                # another host.
+                self.enqueue(producer, PUBLISH_QUEUE, PUBLISH_TASK, single.id, arguments, more, retries=single.attempts)
 
     def enqueue(
         self,
@@ -207,15 +205,16 @@ class Broker:
         task_id: str,
         arguments: tuple[Any, ...] = (),
         keywords: dict[str, Any] | None = None,
-        *,
-        lane: int = 0,
         **headers: Any,
     ) -> None:
-        """Do what `apply_async` does in the end, without its detours: this runs for every message. The app's
+        """Do what `apply_async` does in the end, without its detours: this runs for every single. The app's
         `task_routes`, `task_protocol` and the like do not apply.
         """
         keep_redis_client(producer.channel)
-        message = self.app.amqp.as_task_v2(task_id, name, arguments, keywords, ignore_result=True, **headers)
+        shown = {"argsrepr": repr(arguments), "kwargsrepr": repr(keywords or {})}
+        message = self.app.amqp.as_task_v2(
+            task_id, name, arguments, keywords or {}, ignore_result=True, **shown, **headers
+        )
         producer.publish(
             message.body,
             # By the queue's name: a flush of Redis deletes the bindings of a named exchange, which then drops messages.
@@ -223,7 +222,6 @@ class Broker:
             routing_key=queue,
             serializer="json",
             headers=message.headers,
-            priority=_priority(producer, lane),
             **message.properties,
         )
 
@@ -253,18 +251,6 @@ class Broker:
 def batch(producer: Producer, size: int) -> AbstractContextManager[Any]:
     """Inside, up to `size` messages are sent together, where kombu (since 5.7) and the transport have batches."""
     return producer.batch(max_size=size) if hasattr(producer, "batch") else nullcontext()
-
-
-def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[str, str, int, str]:
-    """The arguments of a publish task, whose id is the message's id; people read them in Flower."""
-    return event_type, bundle.destination, attempt, bundle.lease
-
-
-def _priority(producer: Producer, lane: int) -> int:
-    """The broker's priority for a lane. In Redis the lowest step goes first; in AMQP the highest priority does, if the
-    queue was made for priorities."""
-    steps = getattr(producer.channel, "priority_steps", None)
-    return int(steps[min(lane, len(steps) - 1)]) if steps else LAST_LANE - lane
 
 
 def queue_length(producer: Producer, queue: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 
 WAIT = "outbox_wait"
 """The header of a retry: the seconds that it waits after its arrival at a worker. See `worker/message_checks.py`."""
@@ -16,19 +16,14 @@ CANARY = "outbox.canary"
 NUDGED = "outbox.nudged."
 """A key in Redis, with the name of a feed. While it is there, a task of this feed waits."""
 
-LAST_LANE = 3
-"""The last of the lanes in `Bundle.lane`."""
-
-CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
+CLAIM_TASK, PUBLISH_TASK, DRAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.drain"
+MAINTAIN_TASK = "outbox_tasks.maintain"
 """The tasks' names are a contract."""
 
 FEED_TASK = "outbox_tasks.feed"
 """Copies the rows of a feed, by the feed's name."""
 
-BUNDLE_TASK = "outbox_tasks.bundle"
-"""Carries several publish tasks in one broker message. People see these tasks, not the bundle."""
-
-TASKS = (CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK, BUNDLE_TASK, FEED_TASK)
+TASKS = (CLAIM_TASK, PUBLISH_TASK, DRAIN_TASK, MAINTAIN_TASK, FEED_TASK)
 
 BY_BEAT = "outbox_beat"
 """The header of a task that beat has sent. A claim by a nudge has none."""
@@ -36,7 +31,7 @@ BY_BEAT = "outbox_beat"
 IN_TIME = "outbox_in_time"
 """The header of a claim that waits until a message is due."""
 
-QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
+QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE, MAINTAIN_QUEUE)
 
 ALL_QUEUES = (*QUEUES, FEED_QUEUE)
 """Also that of feeds, which a site may not have."""

@@ -13,15 +13,17 @@ from outbox_tasks.broker.tls import VerifyingAMQP
 from outbox_tasks.settings import Settings
 
 PATIENCE = 3.0
-"""Seconds that Redis has to answer. Connections that died silently take this long each, one after another."""
+"""Seconds that the broker has to answer. Connections that died silently take this long each, one after another."""
 
 
 def transport_options(broker_url: str, settings: Settings, *, timeout: float = PATIENCE) -> dict[str, Any]:
     """kombu's transport options for a broker. With the defaults a half-open connection hangs a worker for good."""
-    # kombu would wait two seconds before it connects again. Refused bundles go back to the table instead.
+    # kombu would wait two seconds before it connects again. Refused tasks go back to the table instead.
     connecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
+    if broker_url.startswith(("amqp", "pyamqp")):
+        return connecting | {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout}
     if not is_redis(broker_url):
-        return connecting | ({"confirm_publish": True} if broker_url.startswith(("amqp", "pyamqp")) else {})
+        return connecting
     return connecting | {
         "visibility_timeout": settings.visibility_timeout,
         "socket_timeout": timeout,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,13 +13,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from outbox_tasks.cli.shared.acts import stoppable
 from outbox_tasks.cli.shared.output import console, echo_json, json_option, say, wants_json
 from outbox_tasks.cli.shared.store import open_store, relay_settings
-from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
 from outbox_tasks.relay.drain import Drained
-from outbox_tasks.relay.drain import drain as send_due
+from outbox_tasks.relay.drain_all import drain_all
+from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.text import many, one_line
+
+log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -28,57 +32,71 @@ def drain(seconds: float | None) -> None:
     """Send due messages from this process, without workers, then end.
 
     For cron, or a function that runs on a schedule. It takes leases as workers do, so several drains and workers can
-    run at once. A message that fails is due again later. Ctrl-C and SIGTERM end it after the current bundle. Exit
+    run at once. A message that fails is due again later. Ctrl-C and SIGTERM end it after the current batch. Exit
     code 1 if a message is dead, or if due messages could not be sent: it says which destination has them, and why.
     What waits behind something else is no failure.
     """
     raise SystemExit(_run(seconds))
 
 
+class _Told(Listener):
+    """Logs what is dead, counts what is settled, and shows it."""
+
+    def __init__(self, counters: Counters, progress: Progress) -> None:
+        self._counters, self._progress, self._sent = counters, progress, 0
+        self._line = progress.add_task("sent 0")
+
+    def dead(self, verdict: Verdict) -> None:
+        # Without the error's text: it may quote the message. See `logs`.
+        log.warning("message %s is dead: %s", verdict.message.id, verdict.code)
+
+    def done(self, destination: str, lease: str, verdicts: Sequence[Verdict], seconds: float) -> None:
+        self._sent += sum(verdict.step in (Step.SENT, Step.HANDED) for verdict in verdicts)
+        self._counters.count(destination, (verdict.step for verdict in verdicts))
+        self._progress.update(self._line, description=one_line(f"sent {self._sent:,}, now {destination}"))
+
+
 def _run(seconds: float | None) -> int:
     """Drain, and say what it did. Returns the exit code."""
     settings = relay_settings()
     settings.check_destinations()
-    with open_store(settings=settings) as store, stoppable() as stopped, _progress() as progress:
+    with open_store(settings=settings.with_singles(0)) as store, stoppable() as stopped, _progress() as progress:
         publishers, counters = Publishers(settings), Counters(lambda: store)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        task = progress.add_task("sent 0")
-        sent = 0
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
 
         def stop() -> bool:
-            return stopped.is_set() or (deadline is not None and time.monotonic() > deadline)
-
-        def settled(bundle: Bundle, verdicts: Sequence[Verdict], _: float) -> None:
-            nonlocal sent
-            sent += sum(verdict.step in (Step.SENT, Step.HANDED) for verdict in verdicts)
-            counters.count(bundle.destination, (verdict.step.value for verdict in verdicts))
-            progress.update(task, description=one_line(f"sent {sent:,}, now {bundle.destination}"))
+            return stopped.is_set() or time.monotonic() > deadline
 
         try:
-            drained = send_due(store, publishers, stop=stop, settled=settled)
-            counters.ran("claim", claimed=sent)
+            drained = drain_all(store, publishers, _Told(counters, progress), stop=stop)
+            counters.ran("claim", claimed=_sent(drained))
         finally:
             counters.close()
             publishers.close()
-        not_sent = unsent(store) if drained.ended else []
+        not_sent = [] if drained.more else unsent(store)
     _report(drained, not_sent)
-    failed = any(one.state != "behind" for one in not_sent)
-    return int(bool(drained.dead or drained.steps[Step.OUTAGE] or failed))
+    failed = drained.steps[Step.DEAD] or drained.steps[Step.OUTAGE] or any(one.state != "behind" for one in not_sent)
+    return int(bool(failed))
+
+
+def _sent(drained: Drained) -> int:
+    return drained.steps[Step.SENT] + drained.steps[Step.HANDED]
 
 
 def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
+    sent, outages, dead = _sent(drained), drained.steps[Step.OUTAGE], drained.steps[Step.DEAD]
+    later = drained.steps[Step.LATER] + outages
     if wants_json():
-        counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead, "ended": drained.ended}
-        left = [asdict(one) for one in not_sent]
-        echo_json({**counts, "outages": drained.steps[Step.OUTAGE], "left": left})
+        counts = {"sent": sent, "later": later, "dead": dead, "ended": not drained.more, "outages": outages}
+        echo_json({**counts, "left": [asdict(one) for one in not_sent]})
         return
-    text = f"Sent {drained.sent:,}"
-    if drained.later:
-        text += f", {drained.later:,} failed and will be tried again"
-    if drained.dead:
-        text += f", {drained.dead:,} {'is' if drained.dead == 1 else 'are'} dead (see outbox-tasks errors)"
+    text = f"Sent {sent:,}"
+    if later:
+        text += f", {later:,} failed and will be tried again"
+    if dead:
+        text += f", {dead:,} {'is' if dead == 1 else 'are'} dead (see outbox-tasks errors)"
     if not not_sent:
-        say(text + (". Nothing more is due." if drained.ended else ". Stopped before the end."))
+        say(text + (". Stopped before the end." if drained.more else ". Nothing more is due."))
         return
     say(f"{text}.")
     for one in not_sent:

@@ -70,8 +70,8 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}
             for worker in (*seen.heartbeats.workers, *seen.heartbeats.supervising)
         ],
-        "publishers": seen.publish_processes,
-        "publish_processes": found.publish_processes,
+        "drains": seen.drains,
+        "processes": found.processes,
         **{kind: last and {"seen_at": last.seen_at, "age": last.age, **last.facts} for kind, last in ran.items()},
         "queues": found.queues if known else None,
         "queues_unknown": None if known else found.queues,

@@ -14,8 +14,8 @@ CROSSED = "crossed"
 SENT = ("sent", "handed")
 """Outcomes of a send that arrived."""
 
-FAILED = ("retry", "release", "outage", "dead")
+FAILED = ("retry", "later", "outage", "dead")
 """Outcomes of a failed send."""
 
-REFUSED = ("retry", "release", "dead")
+REFUSED = ("retry", "later", "dead")
 """Outcomes of a send that the destination answered, and did not take."""

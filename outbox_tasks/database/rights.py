@@ -22,15 +22,15 @@ TAKEN = "UPDATE (lease, locked_by, locked_until)"
 CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 READ = ("SELECT",)
 
-WORK = ("ready", "waiting", "held", "leases", "runs", "dead", "trouble")
-"""The tables in which messages at work are."""
+WORK = ("ready", "waiting", "held", "keys", "leases", "drains", "runs", "dead", "trouble")
+"""The tables in which messages at work are, and what a claim must know of them."""
 
 VIEWS = ("at_work", "archive", "all")
 
-PEOPLE = ("destinations", "publishers", "tallies", "heartbeats", "alerts")
+PEOPLE = ("destinations", "tallies", "heartbeats", "alerts")
 
 RELATIONS = (
-    "messages", *WORK, "freed", "journal", "days", *PEOPLE, "inbox", "audit", "acts", "feeds", "copied",
+    "messages", *WORK, "journal", "days", *PEOPLE, "inbox", "audit", "acts", "feeds", "copied",
     "versions", *VIEWS, "seq",
 )  # fmt: skip
 """All tables, views and the sequence, without `outbox_` before their names."""
@@ -39,16 +39,16 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
     "writer": {},  # it calls functions that have the rights of their owner
     "worker": {
         "messages": ("SELECT", REWRITTEN),
-        **dict.fromkeys(("leases", "runs"), CHANGED),
-        **dict.fromkeys(("waiting", "dead", "trouble"), ("SELECT", "INSERT", "UPDATE")),
-        "held": ("SELECT", "UPDATE"),
-        "freed": ("INSERT",),
+        **dict.fromkeys(("keys", "leases", "runs"), CHANGED),
+        **dict.fromkeys(("dead", "trouble"), ("SELECT", "INSERT", "UPDATE")),
+        **dict.fromkeys(("waiting", "held"), ("SELECT", "INSERT")),
+        "ready": ("INSERT",),
         "journal": ("SELECT", "INSERT"),
         "inbox": ("SELECT", "INSERT"),
         **dict.fromkeys(("versions", "seq", "at_work", "archive"), READ),
     },
     "relay": {
-        **dict.fromkeys((*WORK, "freed", "feeds", "copied", *PEOPLE), CHANGED),
+        **dict.fromkeys((*WORK, "feeds", "copied", *PEOPLE), CHANGED),
         "messages": READ,
         "journal": ("SELECT", "INSERT"),
         "inbox": ("SELECT", "UPDATE", "DELETE"),
@@ -58,14 +58,14 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
     },
     "operator": {
         "messages": ("SELECT", "INSERT", EDITED, "DELETE"),
-        **dict.fromkeys(("ready", "held", "trouble"), CHANGED),
-        **dict.fromkeys(("waiting", "leases", "runs", "dead"), ("SELECT", "UPDATE", "DELETE")),
+        **dict.fromkeys(("ready", "waiting", "held", "keys", "trouble"), CHANGED),
+        **dict.fromkeys(("leases", "runs", "dead"), ("SELECT", "UPDATE", "DELETE")),
         "destinations": CHANGED,
-        "freed": ("INSERT",),
+        "drains": READ,
         "journal": ("SELECT", "INSERT"),
         "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),
         "acts": ("SELECT", "INSERT", "DELETE", TAKEN),
-        **dict.fromkeys(("publishers", "tallies", "heartbeats", "alerts", "days", "feeds", "versions", *VIEWS), READ),
+        **dict.fromkeys(("tallies", "heartbeats", "alerts", "days", "feeds", "versions", *VIEWS), READ),
         "seq": ("USAGE", "SELECT"),
     },
     "reader": dict.fromkeys(("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "versions", *VIEWS, "seq"), READ),
@@ -81,7 +81,8 @@ WRITTEN = ("outbox_publish", "outbox_cancel", "outbox_write", "outbox_write_one"
 COMPUTED = (
     "outbox_uuid7", "outbox_number", "outbox_ordered", "outbox_key_class", "outbox_all_keys", "outbox_readable",
     "outbox_error_group", "outbox_identity", "outbox_noted", "outbox_envelope", "outbox_task_queue", "outbox_free",
-    "outbox_has_room", "outbox_discard",
+    "outbox_discard", "outbox_goes_alone", "outbox_is_shut", "outbox_in_hand", "outbox_open_writers",
+    "outbox_comes_next", "outbox_next_destination", "outbox_take_held", "outbox_take_new",
 )  # fmt: skip
 """The functions that work with the rights of their caller."""
 

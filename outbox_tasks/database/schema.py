@@ -55,8 +55,6 @@ class Tables:
     """The view of messages that were sent or discarded."""
     destinations: Table
     """Destinations in trouble, paused, or with a rate."""
-    publishers: Table
-    """The processes that publish."""
     inbox: Table
     """The messages that consumers have taken in the last days."""
     audit: Table
@@ -160,12 +158,6 @@ def tables(schema: str | None = None) -> Tables:
         Column("allowance", Float),
         Column("metered_at", DateTime(True)),
     )
-    publishers = Table(
-        "outbox_publishers",
-        metadata,
-        Column("holder", Text, primary_key=True),
-        Column("seen_at", DateTime(True), nullable=False),
-    )
     inbox = Table(
         "outbox_inbox",
         metadata,
@@ -244,7 +236,7 @@ def tables(schema: str | None = None) -> Tables:
         Column("version", Integer, primary_key=True, autoincrement=False),
         Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
-    return Tables(work, archive, destinations, publishers, inbox, audit, acts, tallies, heartbeats, alerts, versions)
+    return Tables(work, archive, destinations, inbox, audit, acts, tallies, heartbeats, alerts, versions)
 
 
 def version(t: Tables) -> Select[Any]:

@@ -53,8 +53,9 @@ class Publisher(Protocol):
 
         No two of the messages have the same key, unless the publisher keeps the order: the relay sends those one after
         the other. Takes at most `settings.send_timeout` for all of them, whatever the other side does: nothing else
-        ends it. May raise `TransientError`, `OutageError` or `PermanentError` when one outcome holds for all; any other
-        exception counts as transient.
+        ends it. A message for which there was no time is `Outcome.behind()`, and loses no attempt. May raise
+        `TransientError`, `OutageError` or `PermanentError` when one outcome holds for all; any other exception counts
+        as transient.
         """
 
     def close(self) -> None:
@@ -105,3 +106,11 @@ def batch_size_of(destination: Destination) -> int:
         return int(getattr(kind_of(destination), "batch_size", BATCH_SIZE))
     except OutboxError:  # nothing can be sent: the outcomes will say so
         return BATCH_SIZE
+
+
+def keeps_order(destination: Destination) -> bool:
+    """Whether one call of `publish` to a destination may get several messages of a key."""
+    try:
+        return destination.claim_check is None and getattr(kind_of(destination), "keeps_order", False)
+    except OutboxError:
+        return False

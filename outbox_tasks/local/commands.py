@@ -6,7 +6,7 @@ import json
 import sys
 
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 
 WORKER_READY, BEAT_READY, FLOWER_READY, WEB_READY = " ready.", "beat: Starting...", "Visit me at", "The page is at"
 """What each says when it has started, for `Child.wait_for`."""
@@ -37,8 +37,8 @@ def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[st
 def publish_worker_argv(
     n: int = 1, concurrency: int = 1, pool: str = "prefork", *, loglevel: str = "INFO"
 ) -> list[str]:
-    """The n-th worker that publishes. Time limits need the prefork pool."""
-    options = ["-Q", PUBLISH_QUEUE, "-n", f"publish{n}@%h", "-c", str(concurrency), "-P", pool]
+    """The n-th worker that publishes and drains. Time limits need the prefork pool."""
+    options = ["-Q", f"{PUBLISH_QUEUE},{DRAIN_QUEUE}", "-n", f"publish{n}@%h", "-c", str(concurrency), "-P", pool]
     return [*CELERY, "worker", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
 
 

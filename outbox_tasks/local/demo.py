@@ -45,12 +45,10 @@ KILL_AT = 0.4
 PROGRESS_INTERVAL, KILL_INTERVAL = 0.2, 0.002
 COUNTS = " · ".join(f"{{task.fields[{name}]:,}} {name}" for name in ("committed", "delivered", "retried", "dead"))
 
-# Shorter than in production: here the messages of a killed worker come back within seconds. Few enough are handed over
-# that no lease ends in the queue, even on a slow machine.
+# Shorter than in production: here the messages of a killed worker come back within seconds.
 TIMES = {
     "OUTBOX_CLAIM_INTERVAL": "0.5", "OUTBOX_STATEMENT_TIMEOUT": "1", "OUTBOX_SEND_TIMEOUT": "1.5",
-    "OUTBOX_QUEUE_LEASE": "9", "OUTBOX_BACKOFF_BASE": "0.2", "OUTBOX_BUNDLE_SIZE": "50",
-    "OUTBOX_MAX_IN_FLIGHT": "5000",
+    "OUTBOX_QUEUE_LEASE": "9", "OUTBOX_BACKOFF_BASE": "0.2",
 }  # fmt: skip
 
 ATTEMPTS = 1000

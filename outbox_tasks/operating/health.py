@@ -15,7 +15,7 @@ from outbox_tasks.operating.overview import Destinations, Overview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.relay.store.feeds import FeedState
-from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import span
 
 BOUND = 100
@@ -169,7 +169,7 @@ def unknown(destinations: Destinations) -> Iterator[Problem]:
 def silent(destinations: Destinations, heartbeats: Heartbeats) -> Iterator[Problem]:
     """Messages are claimed and due, and workers are there to send them, but none is sent."""
     due, sent, claimed = _longest_wait(destinations), heartbeats.age("publish"), heartbeats.age("claim")
-    workers = sorted(worker.name for worker in heartbeats.consumers(PUBLISH_QUEUE))
+    workers = sorted({one.name for queue in (PUBLISH_QUEUE, DRAIN_QUEUE) for one in heartbeats.consumers(queue)})
     if due <= SILENT or (sent is not None and sent <= SILENT) or not workers or claimed is None or claimed > SILENT:
         return
     last = "nothing has ever been sent" if sent is None else f"nothing has been sent for {span(sent)}"

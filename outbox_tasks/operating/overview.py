@@ -17,7 +17,6 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds, FeedState
-from outbox_tasks.relay.store.traffic import SEEN
 from outbox_tasks.settings import Settings
 
 BOUND = 10_000
@@ -65,7 +64,9 @@ class DestinationStatus:
     """For how many seconds the oldest due message has been due. Of messages with a key, only the heads of the first
     `KEYS` keys are looked at."""
     held_up: int = 0
-    """How many of those keys a dead message holds up."""
+    """How many keys a dead message holds up."""
+    drains: int = 0
+    """How many drains are at work for it."""
     dead_for: float | None = None
     """For how many seconds the first of its dead letters has been dead."""
     waited: float | None = None
@@ -116,16 +117,18 @@ class Overview:
 
     destinations: Destinations
     heartbeats: Heartbeats
-    publish_processes: int
-    """How many processes publish, or did within the last half minute."""
     feeds: Sequence[FeedState] = ()
+
+    @property
+    def drains(self) -> int:
+        """How many drains are at work."""
+        return sum(one.drains for one in self.destinations.values())
 
 
 def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview:
     """Read all of it. Without `estimate`, counts end at the bound. Raises `DatabaseUnavailable` or `SchemaMissing`."""
     found = destinations(store, bound, estimate=estimate)
-    publishing = store.ask("traffic/publishers.sql", recent=SEEN)[0].count
-    return Overview(found, Heartbeats.read(store), publishing, Feeds(store).states() if store.settings.feeds else [])
+    return Overview(found, Heartbeats.read(store), Feeds(store).states() if store.settings.feeds else [])
 
 
 def destinations(
@@ -154,6 +157,9 @@ def destinations(
         one = found[row.destination]
         one.held_up = row.held_up
         one.oldest = _longest(one.oldest, row.oldest)
+    for row in database.ask("look/drains.sql"):
+        if row.destination in found:
+            found[row.destination].drains = row.count
     _add_sends(database, found)
     return found
 

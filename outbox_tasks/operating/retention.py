@@ -88,7 +88,6 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not make the next days", done):
             done.made = turn(store)
         with _logged("could not delete old counts, workers and acts", done):
-            store.traffic.forget_publishers()
             store.ask("keep/forget.sql", acts=float(ACTS))
         with _logged("could not delete old marks of the inbox", done):
             done.forgotten, more = forget_marks(store)

@@ -15,7 +15,7 @@ from outbox_tasks.operating import health, overview
 from outbox_tasks.operating.health import Problem
 from outbox_tasks.operating.overview import Destinations, DestinationStatus, Overview
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import PUBLISH_QUEUE, Settings
+from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import many, moment, number, some, span
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ class Status:
     """Whether `archived` is an estimate."""
 
     @property
-    def publish_processes(self) -> int:
-        """How many processes the live publish workers have."""
-        return sum(worker.facts.get("concurrency") or 0 for worker in self.seen.heartbeats.consumers(PUBLISH_QUEUE))
+    def processes(self) -> int:
+        """How many processes send: those of the live workers that serve singles or drains."""
+        workers = self.seen.heartbeats.alive
+        return sum(one.facts.get("concurrency") or 0 for one in workers if {PUBLISH_QUEUE, DRAIN_QUEUE} & {*one.queues})
 
 
 def read(store: Store, queues: Queues, bound: int = overview.BOUND) -> Status:

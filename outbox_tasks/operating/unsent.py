@@ -45,6 +45,9 @@ def unsent(store: Store) -> list[Unsent]:
         elif configured.rate_limit is not None or configured.concurrency is not None:
             found.append(Unsent(name, one.due, "limited", "its rate_limit or concurrency is used up for now"))
         else:
-            why = "something else comes first, or they were written just now (see outbox-tasks keys and doctor)"
+            why = (
+                "something else comes first, another drain is at work, or they were written just now "
+                "(see outbox-tasks keys and doctor)"
+            )
             found.append(Unsent(name, one.due, "behind", why))
     return [one for one in found if one.waiting]

@@ -17,7 +17,7 @@ def wake(settings: Settings) -> None:
     `Nudge`."""
     from celery.app import app_or_default  # here: the commands that only look need no Celery
 
-    from outbox_tasks.writing.nudge import broker_nudge
+    from outbox_tasks.writing.broker_nudge import broker_nudge
 
     app = app_or_default()
     installed = app if "outbox_relay" in vars(app) else None

@@ -1,32 +1,21 @@
-"""The whole relay in one process, without Celery: for cron, or a function that runs on a schedule.
-
-It takes the same leases as the workers, so any number of drains and workers may run at the same time.
-"""
+"""Drain, the hop of many messages: take a batch, send it, settle it, and so on."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
-from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
-from outbox_tasks.relay import claim
-from outbox_tasks.relay.bridge import LONGEST, bridge_all
-from outbox_tasks.relay.deliver import Listener, deliver, halved
-from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.model import DrainAsked, Step
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.send import send
+from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import SLOW
-
-log = logging.getLogger(__name__)
-
-ENOUGH = 1 << 62
-"""More than any queue holds: with it the claim stops."""
-
-PATIENCE = 20
-"""How often in a row a drain may claim messages and find no free slot for them. Then it leaves them to others."""
+from outbox_tasks.settings import DRAIN_SECONDS
 
 
 @dataclass(slots=True)
@@ -34,111 +23,58 @@ class Drained:
     """What one drain did."""
 
     steps: Counter[Step] = field(default_factory=Counter)
-    buried: int = 0
-    """Messages that the claim made dead: no attempts left, too old or too large, or no known destination."""
-    ended: bool = True
-    """Whether nothing was due any more. False: it was told to stop before."""
+    more: bool = False
+    """It was told to stop, or its time was over: more may be due."""
 
-    @property
-    def sent(self) -> int:
-        return self.steps[Step.SENT] + self.steps[Step.HANDED]
-
-    @property
-    def dead(self) -> int:
-        return self.steps[Step.DEAD] + self.buried
-
-    @property
-    def later(self) -> int:
-        """Messages that failed and are due again after a wait."""
-        return self.steps[Step.RELEASE] + self.steps[Step.OUTAGE]
+    def __str__(self) -> str:
+        told = ", ".join(f"{step} {count}" for step, count in sorted(self.steps.items()))
+        return f"{told or 'nothing was due'}{', and there may be more' if self.more else ''}"
 
 
 def drain(
     store: Store,
-    publishers: Publishers,
+    publishers: Mapping[str, Publisher],
+    destination: str,
+    listener: Listener,
     *,
     stop: Callable[[], bool] = lambda: False,
-    settled: Callable[[Bundle, Sequence[Verdict], float], None] = lambda bundle, verdicts, seconds: None,
+    seconds: float = DRAIN_SECONDS,
 ) -> Drained:
-    """Copy what the feeds have; then claim, send and settle until nothing is due, or until `stop()` is true. It is
-    asked before each bundle.
+    """Take, send and settle what is due for a destination, until nothing is, or the time is over, or `stop()` is true:
+    it is asked after each batch. Failed messages go back to the table.
 
-    `settled` gets each bundle, its verdicts, and the seconds from begin to settle. A message that fails is due again
-    after its backoff, and the drain does not wait for it. Raises `DatabaseUnavailable`. Then the claimed messages are
-    claimed again when their leases have run out.
+    Raises `DatabaseUnavailable`. Then the lease of the batch runs out.
     """
-    drained, tries, given_back = Drained(), 0, False
-    fed = _copy_feeds(store, stop)
-    while not stop():
-        found = _Round(store, publishers, stop, settled, drained)
-        tally = claim.claim(store, found.send, lambda: ENOUGH if stop() else 0)
-        drained.buried += tally.dead
-        before, given_back = given_back, tally.claimed > found.begun
-        tries = 0 if found.begun or tally.dead else tries + 1
-        nothing_due = tries and not (before or given_back)
-        if nothing_due or tries > PATIENCE:
-            if not fed:
-                return drained
-            fed, tries = _copy_feeds(store, stop), 0
-        if given_back:
-            time.sleep(1.2 * SLOW)  # these messages are due again after SLOW
-    drained.ended = False
+    drained, deadline = Drained(), time.monotonic() + seconds
+    store.keep_house()
+    while batch := store.takes.take(destination):
+        if batch.messages:
+            began = time.monotonic()
+            verdicts = send(store.settings, publishers, destination, batch.messages)
+            listener.sent(destination, verdicts)
+            settled = settle(store, batch.token, destination, verdicts, listener.opened(destination))
+            listener.settled(destination, batch.token, settled.verdicts, time.monotonic() - began)
+            drained.steps.update(verdict.step for verdict in settled.verdicts)
+        if time.monotonic() > deadline or stop():
+            drained.more = True
+            break
+        store.keep_house()
     return drained
 
 
-def _copy_feeds(store: Store, stop: Callable[[], bool]) -> bool:
-    """Copy what the feeds have, for some seconds each: what was copied is sent before the rest. Returns whether there
-    is more."""
-    return any(bridged.more for bridged in bridge_all(store, stop, longest=LONGEST).values())
-
-
-class _Round(Listener):
-    """Delivers the bundles of one claim: it stands in for a queue and its workers."""
-
-    retries_by_celery = False
-
-    def __init__(
-        self,
-        store: Store,
-        publishers: Publishers,
-        stop: Callable[[], bool],
-        settled: Callable[[Bundle, Sequence[Verdict], float], None],
-        drained: Drained,
-    ) -> None:
-        self._store, self._publishers, self._stop = store, publishers, stop
-        self._tell_settled, self._drained = settled, drained
-        self._unbegun: Bundle | None = None
-        self.begun = 0
-
-    def send(self, bundles: Sequence[Bundle]) -> None:
-        """Deliver each bundle. When it is time to stop, release the rest."""
-        for n, bundle in enumerate(bundles):
-            if self._stop():
-                for left in bundles[n:]:
-                    self._store.release(left.lease, left.tickets)
-                return
-            self._deliver(bundle)
-
-    def _deliver(self, bundle: Bundle, *, unhurried: bool = False) -> None:
-        """If the database takes too long to begin it, begin half of it; and if it is one message, with more time."""
-        try:
-            deliver(self._store, self._publishers, bundle, self, unhurried=unhurried)
-        except DatabaseTooSlow:
-            if unhurried or self._unbegun is not bundle:
-                raise
-            smaller = halved(self._store, bundle)
-            self._deliver(smaller or bundle, unhurried=smaller is None)
-
-    def not_begun(self, bundle: Bundle, error: DatabaseUnavailable) -> None:
-        self._unbegun = bundle
-
-    def sent(self, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> None:
-        self.begun += len(outcomes)
-
-    def dead(self, bundle: Bundle, verdict: Verdict) -> None:
-        # Without the error's text: it may quote the message. See `logs`.
-        log.warning("message %s is dead: %s", verdict.ticket.id, verdict.code)
-
-    def settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float) -> None:
-        self._tell_settled(bundle, verdicts, seconds)
-        self._drained.steps.update(verdict.step for verdict in verdicts)
+def drain_in_slot(
+    store: Store,
+    publishers: Mapping[str, Publisher],
+    asked: DrainAsked,
+    listener: Listener,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> Drained | None:
+    """`drain` in the slot that was reserved for it, and free the slot. None: somebody else has it by now."""
+    if not store.begin_drain(asked):
+        return None
+    try:
+        return drain(store, publishers, asked.destination, listener, stop=stop)
+    finally:
+        with suppress(DatabaseUnavailable):  # then the slot is free in a moment by itself
+            store.end_drain(asked)

@@ -31,17 +31,17 @@ def send_in_order(
         return send(publishers, destination, messages)
     passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
     deadline = time.monotonic() + settings.sending_time_of(destination)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
     stopped: set[str | None] = set()
     for wave in waves:
         if outcomes and time.monotonic() > deadline:
             break
         free = [message for message in wave if message.key not in stopped]
         for message, outcome in zip(free, send(publishers, destination, free) if free else (), strict=True):
-            outcomes[message.id] = outcome
+            outcomes[message.seq] = outcome
             if message.key is not None and outcome.result not in passing:
                 stopped.add(message.key)
-    return [outcomes.get(message.id) or Outcome.behind() for message in messages]
+    return [outcomes.get(message.seq) or Outcome.behind() for message in messages]
 
 
 def _waves(messages: Sequence[LeasedMessage]) -> list[list[LeasedMessage]]:

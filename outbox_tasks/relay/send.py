@@ -1,92 +1,59 @@
-"""Hop 3, send: begin a bundle, then send the messages that were begun. No transaction is open while sending."""
+"""Sends messages that are leased and whose send has begun, and judges what becomes of each. No transaction is open
+meanwhile."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Ticket
+from outbox_tasks.model import LeasedMessage, Step, Verdict
 from outbox_tasks.relay.order import send_in_order
-from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import SLOW
+from outbox_tasks.relay.retry import judge, unsendable
+from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
 
-SLOT_WAITS = (0.002, 0.004, 0.008)
-"""Seconds that a bundle waits for a slot each time, while quick sends hold them all."""
 
-
-def begin_and_send(
-    store: Store,
+def send(
+    settings: Settings,
     publishers: Mapping[str, Publisher],
-    bundle: Bundle,
-    no_slot: Callable[[], None] = lambda: None,
+    destination: str,
+    messages: Sequence[LeasedMessage],
     *,
-    unhurried: bool = False,
-) -> list[tuple[Ticket, Outcome]]:
-    """Send the messages of a bundle that are still ours. Returns the outcome of each message that was begun, in order,
-    with the ticket of this attempt. Calls `no_slot` if quick sends hold all slots. `unhurried`: see `Store.begin`."""
-    begun = _begin(store, bundle, no_slot, unhurried)
-    messages = list(begun.values())
-    free = messages if len(messages) == len(bundle.tickets) else _safe_to_send(bundle, begun)
-    outcomes: dict[str, Outcome] = {}
-    if free:
-        configured = store.settings.destinations.get(bundle.destination)
-        with tracing.sending(bundle.destination, configured.scheme if configured else "", free) as sends:
-            outcomes_in_order = send_in_order(store.settings, publishers, bundle.destination, sends.messages)
-            sends.outcomes = _not_by_themselves(sends.messages, outcomes_in_order)
-        outcomes = {message.id: outcome for message, outcome in zip(free, sends.outcomes, strict=True)}
-    return [(_ticket(message), outcomes.get(message.id) or Outcome.behind()) for message in messages]
+    by_celery: bool = False,
+) -> list[Verdict]:
+    """A verdict for each message of a destination, in their order. `by_celery`: Celery may try it again soon."""
+    before = _judged_unsent(settings, destination, messages)
+    free = [message for message in messages if message.seq not in before] if before else messages
+    if not free:
+        return [before[message.seq] for message in messages]
+    configured = settings.destinations.get(destination)
+    with tracing.sending(destination, configured.scheme if configured else "", free) as sends:
+        sends.outcomes = send_in_order(settings, publishers, destination, sends.messages)
+    after = [
+        judge(settings, message, outcome, by_celery=by_celery)
+        for message, outcome in zip(free, sends.outcomes, strict=True)
+    ]
+    if not before:
+        return after
+    verdicts = {**before, **{verdict.message.seq: verdict for verdict in after}}
+    return [verdicts[message.seq] for message in messages]
 
 
-def _ticket(of: LeasedMessage) -> Ticket:
-    return Ticket(of.id, of.attempts, of.event_type, of.key, of.latest, of.age, of.spared)
-
-
-def _safe_to_send(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> list[LeasedMessage]:
-    """The begun messages that can't overtake another one. A message that could not be begun is no longer ours, and its
-    key is unknown: so each later message with a key might overtake it, and is left out. A broker that repeats a task
-    may have put a message into the bundle twice."""
-    free: list[LeasedMessage] = []
-    gap = False
-    for id in dict.fromkeys(ticket.id for ticket in bundle.tickets):
-        message = begun.get(id)
-        if message is None:
-            gap = True
-        elif not (gap and message.key is not None):
-            free.append(message)
-    return free
-
-
-def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried: bool) -> dict[str, LeasedMessage]:
-    """Begin as soon as there is a slot. If there is none soon, release the bundle."""
-    for wait in (*SLOT_WAITS, None):
-        begun = store.begin(bundle, unhurried=unhurried)
-        if begun:
-            break
-        slots = store.traffic.slots_for(bundle)
-        if slots == "free":
-            # It is not ours any more; or the destination gets nothing now, and a later claim may take it.
-            store.give_back(bundle)
-            break
-        if slots == "slow" or wait is None:
-            if slots == "quick":  # much of the queue goes to this destination
-                no_slot()
-            store.release(bundle.lease, bundle.tickets, SLOW)
-            break
-        time.sleep(wait)
-    return begun
-
-
-def _not_by_themselves(messages: Sequence[LeasedMessage], outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes, without a retry of a message behind one of its key that was not sent either: Celery would retry
-    each for itself, in any order. Such messages go back to the table."""
-    stopped: set[str] = set()
-    found = []
-    for message, outcome in zip(messages, outcomes, strict=True):
-        if message.key in stopped and outcome.result is Result.RETRY:
-            outcome = Outcome.unforeseen(outcome.error or "", together=True)
-        elif message.key is not None and outcome.result in (Result.RETRY, Result.OUTAGE):
+def _judged_unsent(settings: Settings, destination: str, messages: Sequence[LeasedMessage]) -> dict[int, Verdict]:
+    """The verdicts on messages that must not be sent, and on those that stand behind one of them, by their numbers."""
+    last = {message.key: message.seq for message in messages if message.latest}
+    blocks = settings.dead_blocks(destination)
+    verdicts: dict[int, Verdict] = {}
+    stopped: set[str | None] = set()
+    for message in messages:
+        if message.attempts > 1 and message.seq < last.get(message.key, 0):
+            message.newer = True
+        verdict = unsendable(settings, message)
+        if verdict is None and message.key in stopped:
+            verdict = Verdict(message, Step.BEHIND, sent=False)
+        if verdict is None:
+            continue
+        verdicts[message.seq] = verdict
+        if verdict.step is Step.DEAD and blocks and message.key is not None:
             stopped.add(message.key)
-        found.append(outcome)
-    return found
+    return verdicts

@@ -25,8 +25,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.signals import task_ran
 from outbox_tasks.text import said, without_secrets
 from outbox_tasks.wire.celery_message import RUN
+from outbox_tasks.writing.broker_nudge import broker_nudge
 from outbox_tasks.writing.capture import direct, supervised
-from outbox_tasks.writing.nudge import broker_nudge
 
 log = logging.getLogger(__name__)
 

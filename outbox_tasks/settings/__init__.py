@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -23,31 +23,26 @@ from pydantic_settings import (
 from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute, NoTaskDestination, UnknownDestination
 from outbox_tasks.settings.destination import (
     HIDDEN,
-    LARGEST_BUNDLE,
-    BundleSize,
     Count,
     Destination,
     Route,
     Seconds,
     SecondsOrZero,
+    Singles,
     Url,
 )
 from outbox_tasks.settings.django_project import is_django, read_django
 from outbox_tasks.settings.feed import LIST, FeedPlace
 from outbox_tasks.settings.operation import OperationSettings
-from outbox_tasks.settings.profile import PER_MESSAGE, Profile, check_profile, with_profile
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
 from outbox_tasks.settings.web import WebSettings
 
-CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.maintain"
-FEED_QUEUE = "outbox.feed"
+CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.drain"
+MAINTAIN_QUEUE, FEED_QUEUE = "outbox.maintain", "outbox.feed"
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
 
-RUN = 5
-"""How many bundles' worth of messages a run of one key may have, to a destination that takes them at once."""
-
-SLOW = 0.25
-"""Seconds after which a send counts as slow. Nobody waits for the slot of a slow send: that would hold up others."""
+DRAIN_SECONDS = 5.0
+"""A drain ends after so many seconds, so that a worker can be stopped, and others have their turn."""
 
 USUAL_STATEMENT = 3.0
 """Seconds that a statement may take if the relay sets no limit: the limit that its role has then."""
@@ -77,16 +72,11 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     """Databases from which the relay copies messages, by name. `list` is a query of the relay's database for more: it
     returns a name, a URL and a schema, which may be null."""
 
-    profile: Profile | None = None
-    """`per-message`: beat alone wakes the claim, and each message is a Celery task of its own, which runs alone. It
-    sets `bundle_size = 1` and `nudge = false`; and workers send task events."""
     claim_interval: Seconds = 1.0
-    """How often beat asks whether anything is due, to wake the claim; what the nudge missed waits this long at most."""
-    bundle_size: BundleSize = 100
-    """Most messages in one bundle; 1: one Celery message for each outbox message."""
-    max_in_flight: Count = 10_000
-    """Back-pressure: no more is leased while this many messages wait for publish workers. If the workers are slow it is
-    less: what they take from the queue within half of `queue_lease`."""
+    """How often beat wakes the claim; what the nudge missed waits this long at most."""
+    singles: Singles = 50
+    """How many due messages of a destination travel as Celery tasks of their own. If more are due, drains send them in
+    batches. "all": always singly; 0: never, and a commit wakes a drain, for the lowest latency."""
     nudge: bool = True
     """Wake the claim right after a commit, so that messages need not wait for beat."""
 
@@ -125,11 +115,6 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         for name, destination in self.destinations.items():
             self.destinations[name] = destination.model_copy(update={"name": name})
         self._check_contradictions()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _add_profile(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return with_profile(values)
 
     @classmethod
     def settings_customise_sources(
@@ -212,37 +197,18 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             raise NoTaskDestination(task=task, found=several if celery else "there is no celery:// destination")
         return (free or celery)[0]
 
-    @property
-    def per_message(self) -> bool:
-        """Whether the profile says that each message is a Celery task of its own, which runs alone."""
-        return self.profile == PER_MESSAGE
+    def singles_of(self, destination: str) -> int | Literal["all"]:
+        """How many due messages of `destination` travel as Celery tasks of their own. With a `concurrency` none do:
+        only the slots of drains are counted for the whole cluster, also while several claims run."""
+        configured = self.destinations[destination]
+        if configured.concurrency is not None:
+            return 0
+        return self.singles if configured.singles is None else configured.singles
 
-    def bundle_size_of(self, destination: str) -> int:
-        """Most messages in one bundle to `destination`."""
-        return self.destinations[destination].bundle_size or self.bundle_size
-
-    def longest_run_of(self, destination: str) -> int:
-        """Most messages of one key in one bundle to `destination`. The next ones wait for these, so a Redis Stream,
-        which takes them all at once, is given more than a bundle usually has. Of supervised tasks there is one: the
-        next waits until it has run."""
-        size = 1 if self.destinations[destination].supervised else self.bundle_size_of(destination)
-        stream = self.destinations[destination].scheme.endswith("+stream")
-        return min(LARGEST_BUNDLE, RUN * size) if stream and size > 1 else size
-
-    def flood_bundle_of(self, destination: str) -> int:
-        """Most messages in one bundle to `destination` while more is due than a claim takes. Each bundle costs as much
-        as dozens of its messages. But several destinations share the workers, and would wait for each other's longer
-        sends."""
-        size = self.bundle_size_of(destination)
-        return max(size, self.longest_run_of(destination)) if len(self.destinations) == 1 else size
-
-    def most_sends(self, destination: str, processes: int) -> int | None:
-        """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves
-        one process to the other destinations, unless it has a `concurrency` of its own."""
-        own = self.destinations[destination].concurrency
-        if own is not None or len(self.destinations) == 1:
-            return own
-        return max(1, processes - 1)
+    def with_singles(self, singles: int | Literal["all"]) -> Self:
+        """These settings with this number of singles for all destinations."""
+        destinations = {name: each.model_copy(update={"singles": None}) for name, each in self.destinations.items()}
+        return self.model_copy(update={"singles": singles, "destinations": destinations})
 
     def dead_blocks(self, destination: str) -> bool:
         """Whether a dead message holds up those behind it with the same key. It does not if the destination is not
@@ -250,17 +216,13 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         own = self.destinations.get(destination)
         return own is not None and own.on_dead == "block"
 
-    def slow_after(self, destination: str) -> float:
-        """Seconds after which a send to `destination` is slow: nobody waits for its slot."""
-        return 0.0 if self.destinations[destination].concurrency else SLOW
-
     def send_timeout_of(self, destination: str) -> float:
         """The longest that one send to `destination` may take."""
         own = self.destinations.get(destination)
         return (own and own.send_timeout) or self.send_timeout
 
     def sending_time_of(self, destination: str) -> float:
-        """Seconds after which a bundle begins no further send. One of `send_timeout` can still be settled in time."""
+        """Seconds after which a batch begins no further send. One of `send_timeout` can still be settled in time."""
         return self.soft_time_limit - self.send_timeout_of(destination) - 2 * self.statement_timeout
 
     def limits_of(self, destination: str) -> Self:
@@ -268,7 +230,7 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         return self.model_copy(update={"send_timeout": self.send_timeout_of(destination)})
 
     # What follows from the settings above. In this order, each is longer than the one before:
-    # longest_send, soft_time_limit, hard_time_limit, run_lease.
+    # longest_send, soft_time_limit, hard_time_limit, send_lease.
 
     @property
     def longest_send(self) -> float:
@@ -277,7 +239,7 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         return slowest + 2 * (self.statement_timeout or USUAL_STATEMENT)
 
     @property
-    def run_lease(self) -> float:
+    def send_lease(self) -> float:
         """The lease that a begun send has at least: 40 s (or two thirds of `queue_lease`, if that is shorter), and more
         if a send may take long."""
         return max(2.5 * self.longest_send, min(40.0, self.queue_lease * 2 / 3))
@@ -285,12 +247,23 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     @property
     def soft_time_limit(self) -> float:
         """Celery's soft limit for a publish task. A send that still runs is given up, and settled as a retry."""
-        return 0.45 * self.run_lease
+        return 0.45 * self.send_lease
 
     @property
     def hard_time_limit(self) -> float:
         """Celery's hard limit: the worker process is killed, and the lease brings its messages back."""
-        return 0.625 * self.run_lease
+        return 0.625 * self.send_lease
+
+    @property
+    def drain_lease(self) -> float:
+        """For how long a drain has its slot, from when it was asked for, and again from its begin: until its last batch
+        has been sent."""
+        return DRAIN_SECONDS + self.hard_time_limit
+
+    @property
+    def unhurried(self) -> float:
+        """Seconds for a statement that did not end in time before: most of what a send may take."""
+        return max(self.statement_timeout, self.soft_time_limit * 2 / 3)
 
     @property
     def native_retry_max(self) -> float:
@@ -313,12 +286,10 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         return 12 * self.breaker_pause
 
     def _check_contradictions(self) -> None:
-        check_profile(self.profile, "", self)
         if self.backoff_cap < self.backoff_base:
             rule = f"it must be at least backoff_base ({self.backoff_base:g})"
             raise ConfigurationError(setting="backoff_cap", value=self.backoff_cap, rule=rule)
-        for name, destination in self.destinations.items():
-            check_profile(self.profile, f"destinations.{name}.", destination)
+        for destination in self.destinations.values():
             destination.check_claim_check()
             destination.check_confirm()
         places: dict[tuple[str, str | None], str] = {}

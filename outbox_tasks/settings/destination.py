@@ -7,7 +7,17 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, parse_qsl
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import MAX_PAYLOAD
@@ -85,6 +95,13 @@ def _none_or_enough(seconds: float) -> float:
     return seconds
 
 
+def _number_or_all(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(value)
+    except ValidationError:  # of two alternatives, and it would name only the first one
+        raise ValueError('it must be a number from 0 to 200, or "all"') from None
+
+
 # The types of the numbers. Their bounds are within what the database, Celery and the system's clocks can take, also
 # when several are added up.
 Seconds = Annotated[float, Field(ge=SHORTEST, le=WEEK, allow_inf_nan=False)]
@@ -96,9 +113,8 @@ SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), Afte
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Attempts = Annotated[int, Field(ge=1, le=30_000)]
 """The tables count them in a smallint."""
-LARGEST_BUNDLE = 1000
-"""Messages that a bundle may have."""
-BundleSize = Annotated[int, Field(ge=1, le=LARGEST_BUNDLE)]
+Singles = Annotated[Literal["all"] | Annotated[int, Field(ge=0, le=200)], WrapValidator(_number_or_all)]
+"""How many due messages travel as Celery tasks of their own."""
 Processes = Annotated[int, Field(ge=1, le=10_000)]
 Bytes = Annotated[int, Field(ge=1, le=MAX_PAYLOAD)]
 """Of one payload, which is in memory several times while it is sent."""
@@ -145,10 +161,10 @@ class Destination(BaseModel):
     write, or from a later `deliver_at`."""
     on_dead: Literal["block", "skip"] = "block"
     """block: a dead message holds up the later ones of its key until a person acts; skip: they pass it."""
-    bundle_size: BundleSize | None = None
-    """Overrides the general `bundle_size`."""
+    singles: Singles | None = None
+    """Overrides the general `singles`."""
     concurrency: Processes | None = None
-    """Sends at once, over the whole cluster; none: all publish processes, but one for the other destinations."""
+    """Sends at once, over the whole cluster; none: one in each process that drains, but one for other destinations."""
     rate_limit: PerSecond | None = None
     """Messages a second at most, over the whole cluster, in bursts of what a second allows."""
     send_timeout: Seconds | None = None

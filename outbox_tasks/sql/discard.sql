@@ -6,60 +6,61 @@ CREATE FUNCTION outbox_discard(
 -- Takes messages with these ids: `waiting` ones, which are not on their way, and those that were dead by `dead_by` (null:
 -- none). They go to the journal; if they are not to be `kept`, they are deleted. Returns the ids of what it took.
 --
--- What somebody else takes at this moment is skipped, not waited for; only a claim that looks at a key is. A message that
--- waits for Celery's retry can be taken until it is begun; a supervised task until it runs.
+-- What somebody else takes at this moment is skipped, not waited for. A single that waits for Celery's retry can be taken until it
+-- is begun; a supervised task until it runs. An application may call this and go on for long, so it locks no key that a lease or a
+-- run has: whoever ends that must not wait.
 -- as_code: null: the last error stays, if there is one. as_error: if there was no error.
 DECLARE
   asked CONSTANT bigint[] := ARRAY(SELECT m.seq FROM outbox_messages m WHERE m.id = ANY (ids) ORDER BY m.seq);
-  these bigint[];
   gone bigint[] := '{}';
-  lease record;
+  owners bigint[] := '{}';  -- of these the key was busy, and is free now
+  part bigint[];
 BEGIN
   IF waiting THEN
-    these := ARRAY(SELECT w.seq FROM outbox_waiting w WHERE w.seq = ANY (asked) FOR NO KEY UPDATE SKIP LOCKED);
-    DELETE FROM outbox_waiting w WHERE w.seq = ANY (these);
-    gone := gone || these;
+    part := ARRAY(SELECT w.seq FROM outbox_waiting w WHERE w.seq = ANY (asked) FOR NO KEY UPDATE SKIP LOCKED);
+    DELETE FROM outbox_waiting w WHERE w.seq = ANY (part);
+    gone := gone || part;
     WITH here AS (
       DELETE FROM outbox_held h WHERE h.ctid = ANY (ARRAY(
         SELECT h.ctid FROM outbox_messages m
         JOIN outbox_held h ON h.destination = m.destination AND h.key = m.key AND h.seq = m.seq
         WHERE m.seq = ANY (asked) FOR UPDATE OF h SKIP LOCKED)) RETURNING h.seq
-    ) SELECT array_agg(seq) INTO these FROM here;
-    gone := gone || these;
+    ) SELECT coalesce(array_agg(seq), '{}') INTO part FROM here;
+    gone := gone || part;
     WITH here AS (
       DELETE FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(
         SELECT r.ctid FROM outbox_ready r
         WHERE r.seq BETWEEN asked[1] AND asked[cardinality(asked)]  -- a plan that knows both reads little by the BRIN index
           AND r.seq IN (SELECT unnest(asked)) FOR UPDATE OF r SKIP LOCKED)) RETURNING r.seq
-    ) SELECT array_agg(seq) INTO these FROM here;
-    gone := gone || these;
-    these := ARRAY(SELECT r.seq FROM outbox_runs r WHERE r.seq = ANY (asked) AND r.state = 'handed over'
-                   FOR NO KEY UPDATE SKIP LOCKED);
-    DELETE FROM outbox_runs r WHERE r.seq = ANY (these);
-    gone := gone || these;
-    FOR lease IN
-      SELECT l.token, l.seqs FROM outbox_leases l
-      WHERE l.begun_at IS NULL AND (l.locked_until <= now() OR cardinality(l.seqs) = 1) AND l.seqs && asked
-        AND (l.locked_until <= now()
-             OR EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = l.seqs[1] AND t.attempts > 0))
-      FOR NO KEY UPDATE SKIP LOCKED
-    LOOP
-      these := ARRAY(SELECT s FROM unnest(lease.seqs) WITH ORDINALITY AS u(s, place) WHERE s <> ALL (asked) ORDER BY place);
-      IF these = '{}' THEN
-        DELETE FROM outbox_leases l WHERE l.token = lease.token;
-      ELSE
-        UPDATE outbox_leases l SET seqs = these WHERE l.token = lease.token;
-      END IF;
-      gone := gone || ARRAY(SELECT unnest(lease.seqs) INTERSECT SELECT unnest(asked));
-    END LOOP;
+    ) SELECT coalesce(array_agg(seq), '{}') INTO part FROM here;
+    gone := gone || part;
+    part := ARRAY(SELECT r.seq FROM outbox_runs r WHERE r.seq = ANY (asked) AND r.state = 'handed over'
+                  FOR NO KEY UPDATE SKIP LOCKED);
+    DELETE FROM outbox_runs r WHERE r.seq = ANY (part);
+    owners := owners || part;
+    WITH here AS (
+      DELETE FROM outbox_leases l WHERE l.ctid = ANY (ARRAY(
+        SELECT l.ctid FROM outbox_leases l
+        WHERE l.begun_at IS NULL AND l.seqs && asked
+          AND (l.locked_until <= now() OR EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = l.seqs[1] AND t.attempts > 0))
+        FOR UPDATE OF l SKIP LOCKED)) RETURNING l.seqs[1] AS seq
+    ) SELECT coalesce(array_agg(seq), '{}') INTO part FROM here;
+    owners := owners || part;
   END IF;
-  these := ARRAY(SELECT d.seq FROM outbox_dead d WHERE d.seq = ANY (asked) AND d.dead_at <= dead_by
-                 FOR NO KEY UPDATE SKIP LOCKED);
-  DELETE FROM outbox_dead d WHERE d.seq = ANY (these);
-  gone := gone || these;
+  part := ARRAY(SELECT d.seq FROM outbox_dead d WHERE d.seq = ANY (asked) AND d.dead_at <= dead_by
+                FOR NO KEY UPDATE SKIP LOCKED);
+  DELETE FROM outbox_dead d WHERE d.seq = ANY (part);
+  gone := gone || owners || part;
 
-  PERFORM outbox_free(m.destination, array_agg(m.key))
-  FROM outbox_messages m WHERE m.seq = ANY (gone) AND m.key IS NOT NULL GROUP BY m.destination;
+  PERFORM outbox_free(m.destination, m.key) FROM outbox_messages m WHERE m.seq = ANY (owners) AND m.key IS NOT NULL;
+  -- The next take looks at the keys that stood behind a dead letter, and at those that waited for the time of their first message.
+  -- This waits only for takes and other acts: of two applications that take messages of a key back, one at most takes its first.
+  UPDATE outbox_keys k SET due = '-infinity'
+  FROM (SELECT m.destination, m.key, min(m.seq) AS first, bool_or(m.seq = ANY (part)) AS was_dead FROM outbox_messages m
+        WHERE m.seq = ANY (gone) AND m.key IS NOT NULL GROUP BY m.destination, m.key) AS m
+  WHERE k.destination = m.destination AND k.key = m.key AND k.token IS NULL
+    AND (m.was_dead OR k.due > clock_timestamp() AND k.due < 'infinity' AND NOT EXISTS (
+      SELECT FROM outbox_held h WHERE h.destination = m.destination AND h.key = m.key AND h.seq < m.first));
 
   IF NOT kept THEN
     DELETE FROM outbox_trouble t WHERE t.seq = ANY (gone);

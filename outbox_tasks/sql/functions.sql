@@ -143,17 +143,11 @@ $$;
 CREATE FUNCTION outbox_backlog(destination text DEFAULT NULL, most integer DEFAULT 10000) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-  WITH RECURSIVE known AS (  -- the destinations that have something: one probe of each index for each
+  WITH RECURSIVE known AS (  -- the destinations of which something is due: one probe of each index for each
     SELECT coalesce(outbox_backlog.destination, '') AS name
     UNION ALL
-    SELECT least(
-      (SELECT r.destination FROM outbox_ready r WHERE r.key IS NULL AND r.destination > known.name
-       ORDER BY r.destination LIMIT 1),
-      (SELECT r.destination FROM outbox_ready r WHERE r.key IS NOT NULL AND r.destination > known.name
-       ORDER BY r.destination LIMIT 1),
-      (SELECT h.destination FROM outbox_held h WHERE h.free AND h.destination > known.name
-       ORDER BY h.destination LIMIT 1),
-      (SELECT w.destination FROM outbox_waiting w WHERE w.destination > known.name ORDER BY w.destination LIMIT 1))
+    SELECT least(outbox_next_destination(known.name, NULL),
+                 (SELECT w.destination FROM outbox_waiting w WHERE w.destination > known.name ORDER BY w.destination LIMIT 1))
     FROM known WHERE known.name IS NOT NULL AND outbox_backlog.destination IS NULL
   ), asked AS (
     SELECT name, CASE WHEN d.opened_at IS NULL THEN outbox_backlog.most ELSE 1 END AS most
@@ -164,11 +158,13 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
     SELECT l.destination AS name, sum(cardinality(l.seqs)) AS count FROM outbox_leases l GROUP BY l.destination
   )
   SELECT coalesce(sum(least(asked.most, coalesce(leased.count, 0) + (SELECT count(*) FROM (
-    SELECT FROM outbox_ready r WHERE r.destination = asked.name AND r.key IS NULL
+    SELECT FROM outbox_ready r WHERE r.destination = asked.name AND r.key IS NULL AND NOT r.alone
+    UNION ALL
+    SELECT FROM outbox_ready r WHERE r.destination = asked.name AND r.alone
     UNION ALL
     SELECT FROM outbox_ready r WHERE r.destination = asked.name AND r.key IS NOT NULL AND r.since <= now()
     UNION ALL
-    SELECT FROM outbox_held h WHERE h.destination = asked.name AND h.free AND h.since <= now()
+    SELECT FROM outbox_keys k WHERE k.destination = asked.name AND k.token IS NULL AND k.due <= now()
     UNION ALL
     SELECT FROM outbox_waiting w WHERE w.destination = asked.name AND w.due <= now()
     LIMIT asked.most) AS due))), 0)::bigint

@@ -1,13 +1,13 @@
 -- The tables of an outbox. A row's table says what it is for:
 --
 --   messages   what was said: written once, never changed. A day's messages are one partition.
---   ready      what is due, or has just been written: a claim takes it from here
---   waiting    what is due later: a scheduled message, or one that failed
---   held       what is behind another message of its key
---   leases     what is in somebody's hands, one row a bundle
+--   ready      what is due, or has just been written: a claim or a drain takes it from here
+--   waiting    what is due later and has no key: a scheduled message, or one that failed
+--   held       the same with a key, and what is behind another message of its key: see outbox_keys
+--   leases     what is in somebody's hands, one row a single or a batch
 --   runs       supervised tasks that a broker has, or a worker runs
 --   dead       dead letters
---   journal    what was settled, one row a bundle. A message was sent if the journal says so.
+--   journal    what was settled, one row a batch. A message was sent if the journal says so.
 --   trouble    what happened to messages that did not arrive at once: attempts, errors, history
 --
 -- A message at work is in exactly one of: ready, waiting, held, leases, runs, dead. Then it leaves for the journal.
@@ -54,17 +54,16 @@ CREATE INDEX outbox_messages_id ON outbox_messages (id);
 
 CREATE TABLE outbox_messages_0 PARTITION OF outbox_messages FOR VALUES FROM (0) TO (4294967296);
 
--- Narrow rows: taking one out costs little. A claim reads a lane from where it was before (see claim/take.sql), so the
+-- Narrow rows: taking one out costs little. A claim reads a lane from where it was before (see claim/take_free.sql), so the
 -- rows that are gone, and that an old snapshot keeps, are not read again.
 CREATE TABLE outbox_ready (
   seq         bigint NOT NULL,
   xid         xid8 NOT NULL DEFAULT pg_current_xact_id(),
-  since       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- since when it is due
+  since       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- since when it is due; with a key it may be due later
   size        integer NOT NULL,                                -- bytes of the payload
   attempts    smallint NOT NULL DEFAULT 0,
   priority    smallint NOT NULL DEFAULT 0,
-  alone       boolean NOT NULL DEFAULT false,  -- it may have failed its last bundle: it travels alone
-  latest      boolean NOT NULL DEFAULT false,
+  alone       boolean NOT NULL DEFAULT false,  -- it may have failed its last batch, or killed a worker: it is sent by itself
   destination text NOT NULL,
   key         text
 ) WITH (
@@ -73,7 +72,8 @@ CREATE TABLE outbox_ready (
   autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
 );
-CREATE INDEX outbox_ready_lanes ON outbox_ready (destination, priority, xid, seq) WHERE key IS NULL;
+CREATE INDEX outbox_ready_lanes ON outbox_ready (destination, priority, xid, seq) WHERE key IS NULL AND NOT alone;
+CREATE INDEX outbox_ready_alone ON outbox_ready (destination, seq) WHERE alone;
 CREATE INDEX outbox_ready_keys ON outbox_ready (destination, seq) WHERE key IS NOT NULL;
 -- Costs writers next to nothing, and finds a single message.
 CREATE INDEX outbox_ready_seq ON outbox_ready USING brin (seq) WITH (pages_per_range = 16, autosummarize = on);
@@ -81,55 +81,72 @@ CREATE INDEX outbox_ready_seq ON outbox_ready USING brin (seq) WITH (pages_per_r
 CREATE TABLE outbox_waiting (
   seq         bigint PRIMARY KEY,
   due         timestamptz NOT NULL,
-  since       timestamptz NOT NULL,
-  size        integer NOT NULL,
+  since       timestamptz NOT NULL,  -- when it was due first
   attempts    smallint NOT NULL DEFAULT 0,
-  priority    smallint NOT NULL DEFAULT 0,
   alone       boolean NOT NULL DEFAULT false,
-  latest      boolean NOT NULL DEFAULT false,
-  destination text NOT NULL,
-  key         text
+  destination text NOT NULL
 );
 CREATE INDEX outbox_waiting_due ON outbox_waiting (due);
 CREATE INDEX outbox_waiting_destination ON outbox_waiting (destination, due);
-CREATE INDEX outbox_waiting_keys ON outbox_waiting (destination, key) WHERE key IS NOT NULL;
 
 CREATE TABLE outbox_held (
   destination text NOT NULL,
   key         text NOT NULL,
   seq         bigint NOT NULL,
-  since       timestamptz NOT NULL,
+  since       timestamptz NOT NULL,  -- from when on it may be sent
   size        integer NOT NULL,
   attempts    smallint NOT NULL DEFAULT 0,
-  priority    smallint NOT NULL DEFAULT 0,
   alone       boolean NOT NULL DEFAULT false,
-  latest      boolean NOT NULL DEFAULT false,
-  free        boolean NOT NULL DEFAULT false,  -- perhaps its key is free: a claim looks
   PRIMARY KEY (destination, key, seq)
 );
-CREATE INDEX outbox_held_free ON outbox_held (destination, seq) WHERE free;
 CREATE INDEX outbox_held_seq ON outbox_held USING brin (seq) WITH (pages_per_range = 16, autosummarize = on);
 
--- Keys that a transaction has freed without marking what is held of them: a claim does. See outbox_free.
-CREATE TABLE outbox_freed (
+-- The busy keys. A key without a row is free, and nothing of it is held. There are three cases:
+--   token is set        a lease with this token has messages of the key, or a supervised task of it has not ended. Then due is
+--                       infinity, unless a message was redriven meanwhile
+--   due has passed      the key is free, and messages of it are held: the next take has them. It is -infinity if an application
+--                       freed the key: nobody knows when it commits that, and takes don't look again at what was free long ago
+--   due is later        its first message waits: for another attempt, for its time, or for ever (infinity), behind a dead
+--                       letter that a person must look at
+-- Only a take (see keys.sql) sets a token. Whoever ends a lease removes the rows with its token, and inserts those again,
+-- without a token, of which something is held.
+CREATE TABLE outbox_keys (
   destination text NOT NULL,
-  key         text NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+  key         text NOT NULL,
+  token       uuid,
+  due         timestamptz NOT NULL DEFAULT clock_timestamp(),
+  more        boolean NOT NULL DEFAULT false,  -- something may be held of it
+  first       bigint NOT NULL DEFAULT 0,       -- nothing with a lower number is held, or holds it up: what is gone is not read again
+  PRIMARY KEY (destination, key)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX outbox_keys_free ON outbox_keys (destination, due) WHERE token IS NULL;
 
+-- There are two kinds of leases:
+--   of a single         it has one message, and its task is in the broker's queue. begun_at is null until its send begins.
+--   of a drain's batch  its send has begun as it was taken
+-- When a lease runs out, its messages are due again. A lease that was given back, because its destination gets nothing now,
+-- has no holder.
 CREATE TABLE outbox_leases (
   token        uuid PRIMARY KEY,
   locked_until timestamptz NOT NULL,
-  begun_at     timestamptz,           -- its send has begun: it holds one of the destination's slots
+  begun_at     timestamptz,
   destination  text NOT NULL,
-  holder       text,                  -- who claimed it, or sends it
-  seqs         bigint[] NOT NULL CHECK (cardinality(seqs) BETWEEN 1 AND 1000),  -- a claim takes back a bundle as a whole
-  keys         text[]                 -- of its messages, if they have keys
+  holder       text,                  -- the process that claimed it, or sends it
+  seqs         bigint[] NOT NULL CHECK (cardinality(seqs) BETWEEN 1 AND 1000)  -- they come back as a whole
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 -- To compress what is gone in a moment takes longer than all else that a lease costs.
-ALTER TABLE outbox_leases ALTER seqs SET STORAGE EXTERNAL, ALTER keys SET STORAGE EXTERNAL;
+ALTER TABLE outbox_leases ALTER seqs SET STORAGE EXTERNAL;
 CREATE INDEX outbox_leases_end ON outbox_leases (locked_until);
-CREATE INDEX outbox_leases_begun ON outbox_leases (destination, begun_at) WHERE begun_at IS NOT NULL;
-CREATE INDEX outbox_leases_keys ON outbox_leases (destination, locked_until) WHERE keys IS NOT NULL;
+
+-- The drains that were asked for, or are at work. One that was killed keeps its slot until `until`.
+CREATE TABLE outbox_drains (
+  destination text NOT NULL,
+  slot        smallint NOT NULL,
+  token       uuid NOT NULL,
+  holder      text,  -- null: its task is in the broker's queue
+  until       timestamptz NOT NULL,
+  PRIMARY KEY (destination, slot)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 CREATE TABLE outbox_runs (
   seq          bigint PRIMARY KEY,
@@ -186,29 +203,19 @@ CREATE TABLE outbox_journal_0 PARTITION OF outbox_journal FOR VALUES FROM (0) TO
 
 \ir writers.sql
 
-CREATE FUNCTION outbox_free(target text, freed text[]) RETURNS void LANGUAGE plpgsql VOLATILE STRICT
-SET search_path FROM CURRENT SET enable_seqscan = off AS $$
--- Marks a held message of each key, for a claim to look at. Whoever ends what makes a key busy calls this once that row is
--- gone: it sees what was committed by then, so also what a claim held while that row was still there. It waits for nobody:
--- if others have locked all that is held of a key, it leaves a note. So it does in REPEATABLE READ and SERIALIZABLE, where
--- it sees what its caller sees. Its plan is kept, so it must not be one for the few rows of a first call.
-BEGIN
-  IF current_setting('transaction_isolation') = 'read committed' THEN
-    WITH head AS MATERIALIZED (
-      SELECT one.key, h.at
-      FROM (SELECT DISTINCT f AS key FROM unnest(freed) AS f
-            WHERE (SELECT true FROM outbox_held h WHERE h.destination = target AND h.key = f LIMIT 1)) AS one
-      LEFT JOIN LATERAL (SELECT h.ctid AS at FROM outbox_held h WHERE h.destination = target AND h.key = one.key
-                         ORDER BY h.seq LIMIT 1 FOR UPDATE SKIP LOCKED) AS h ON true
-    ), marked AS (
-      UPDATE outbox_held h SET free = true WHERE h.ctid = ANY (ARRAY(SELECT at FROM head)) AND NOT h.free
-    )
-    INSERT INTO outbox_freed (destination, key)
-    SELECT target, key FROM head WHERE at IS NULL;
-  ELSE
-    INSERT INTO outbox_freed (destination, key) SELECT DISTINCT target, f FROM unnest(freed) AS f WHERE f IS NOT NULL;
-  END IF;
-END
+-- Frees a key whose owner has ended, from `due` on: a run, or a dead letter that is gone.
+CREATE FUNCTION outbox_free(target text, freed text, due timestamptz DEFAULT '-infinity') RETURNS void LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT AS $$
+  WITH gone AS (
+    DELETE FROM outbox_keys k WHERE k.destination = target AND k.key = freed RETURNING k.due, k.more, k.first
+  )
+  INSERT INTO outbox_keys (destination, key, due, more, first)
+  SELECT target, freed, least(outbox_free.due, gone.due), true, first FROM gone WHERE more OR outbox_free.due > clock_timestamp()
+$$;
+
+-- Whether a message with this last error may have killed a worker or failed its batch: then it is sent by itself.
+CREATE FUNCTION outbox_goes_alone(code text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT coalesce(code IN ('unsettled', 'failed_together', 'failed_alone'), false)
 $$;
 
 -- One more entry in the list of what happened to a message. Of a long one the first and the last entries are kept.
@@ -247,12 +254,6 @@ CREATE TABLE outbox_destinations (
   metered_at   timestamptz
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
--- The processes that publish, and when each was last seen at work.
-CREATE TABLE outbox_publishers (
-  holder  text PRIMARY KEY,
-  seen_at timestamptz NOT NULL
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
-
 -- Who is alive, and when what must happen now and then happened last.
 CREATE TABLE outbox_heartbeats (
   name    text PRIMARY KEY,
@@ -261,18 +262,55 @@ CREATE TABLE outbox_heartbeats (
   facts   jsonb NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
-CREATE FUNCTION outbox_has_room(target text, room integer, keep double precision) RETURNS boolean LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT AS $$
--- Whether one more send to a destination may begin. Who asks goes on alone until its transaction ends: so no two take
--- the last place. Each statement here sees what was committed before it, also while the one that calls this does not.
-BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended(current_setting('search_path') || ' room ' || target, 0));
-  RETURN room > (SELECT count(*) FROM outbox_leases
-                 WHERE destination = target AND begun_at > clock_timestamp() - keep * interval '1 second'
-                   AND locked_until > clock_timestamp());
-END
+-- Whether a destination gets nothing now: it is paused, or its circuit is open.
+CREATE FUNCTION outbox_is_shut(target text) RETURNS boolean LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+  SELECT EXISTS (SELECT FROM outbox_destinations d WHERE d.name = target AND (d.paused_at IS NOT NULL OR d.opened_at IS NOT NULL))
 $$;
 
+-- Messages as those hold them who send them, in the order of their numbers. attempts: sends before this one; newer: it has failed,
+-- and a newer message of its key replaces it; age: seconds since it was due; payload: null if it has more bytes than `largest`. Not stable, because a statement that has just
+-- taken messages could not see those that were written after it began.
+CREATE FUNCTION outbox_in_hand(taken bigint[], largest integer) RETURNS TABLE (
+  seq bigint, id text, event_type text, destination text, key text, size integer, payload bytea, content_type text, headers jsonb,
+  aggregate_type text, aggregate_id text, created_at float, attempts integer, spared integer, latest boolean, newer boolean, age float
+) LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+  SELECT m.seq, m.id::text, m.event_type, m.destination, m.key, octet_length(m.payload),
+         CASE WHEN octet_length(m.payload) <= largest THEN m.payload END, m.content_type, m.headers, m.aggregate_type, m.aggregate_id,
+         date_part('epoch', m.created_at), coalesce(t.attempts, 0), coalesce(t.spared, 0), m.latest,
+         m.latest AND t.attempts > 0 AND EXISTS (
+           SELECT FROM outbox_held h WHERE h.destination = m.destination AND h.key = m.key AND h.seq > m.seq AND h.since <= now()),
+         date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(t.since, m.deliver_at, m.created_at))
+  FROM outbox_messages m
+  LEFT JOIN LATERAL (SELECT * FROM outbox_trouble t
+                     WHERE t.seq = m.seq AND (SELECT EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = ANY (taken))) LIMIT 1) AS t ON true
+  WHERE m.seq = ANY (taken)
+    AND m.seq >= (SELECT min(s) FROM unnest(taken) AS s) AND m.seq <= (SELECT max(s) FROM unnest(taken) AS s)  -- its day's partition
+  ORDER BY m.seq
+$$;
+
+\ir keys.sql
+
+-- The first destination between two names of which something is due (high is null: beyond `low`).
+CREATE FUNCTION outbox_next_destination(low text, high text) RETURNS text LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+  IF high IS NULL THEN
+    RETURN least(
+      (SELECT destination FROM outbox_ready WHERE key IS NULL AND NOT alone AND destination > low ORDER BY destination LIMIT 1),
+      (SELECT destination FROM outbox_ready WHERE alone AND destination > low ORDER BY destination LIMIT 1),
+      (SELECT destination FROM outbox_ready WHERE key IS NOT NULL AND destination > low ORDER BY destination LIMIT 1),
+      (SELECT destination FROM outbox_keys WHERE token IS NULL AND destination > low AND due <= now() ORDER BY destination LIMIT 1));
+  END IF;
+  RETURN least(
+    (SELECT destination FROM outbox_ready
+     WHERE key IS NULL AND NOT alone AND destination > low AND destination < high ORDER BY destination LIMIT 1),
+    (SELECT destination FROM outbox_ready WHERE alone AND destination > low AND destination < high ORDER BY destination LIMIT 1),
+    (SELECT destination FROM outbox_ready
+     WHERE key IS NOT NULL AND destination > low AND destination < high ORDER BY destination LIMIT 1),
+    (SELECT destination FROM outbox_keys
+     WHERE token IS NULL AND destination > low AND destination < high AND due <= now() ORDER BY destination LIMIT 1));
+END
+$$;
 \ir days.sql
 \ir people.sql
 \ir feeds.sql

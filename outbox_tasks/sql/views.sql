@@ -60,7 +60,7 @@ FROM (
 LEFT JOIN outbox_messages m ON m.seq = p.seq
 LEFT JOIN outbox_trouble t ON t.seq = p.seq;
 
--- What was sent or discarded. A bundle's numbers lie close together (see deliver/settle.sql), so a plan can begin at
+-- What was sent or discarded. The numbers of a row lie close together (see deliver/settle.sql), so a plan can begin at
 -- either side: at the journal by its time, or at a message by its id.
 CREATE VIEW outbox_archive AS
 SELECT m.seq, m.id, m.event_type, m.aggregate_type, m.aggregate_id, m.destination, m.key, m.payload, m.content_type,

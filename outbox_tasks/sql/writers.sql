@@ -50,6 +50,31 @@ BEGIN
 END
 $$;
 
+-- The marks of open writers: messages with keys are numbered up to `high`; of a class of keys that has marks, only those up to
+-- the lowest `floor` of these may be taken. The number is read before the marks: who leaves a mark later gets higher numbers, so
+-- a mark with a higher one is not heeded. Of a mark there are 40 bits: a transaction may be open over 127 turns of the day.
+CREATE FUNCTION outbox_open_writers(OUT high bigint, OUT classes bigint[], OUT floors bigint[]) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+BEGIN
+  SELECT last_value - 1 + is_called::integer INTO high FROM outbox_seq;
+  SELECT array_agg(mark.class), array_agg(high - ((high - mark.low) & 1099511627775)) INTO classes, floors
+  FROM (SELECT classid::bigint >> 8 AS class, ((classid::bigint & 255) << 32) | objid::bigint AS low
+        FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock'
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND classid::bigint >> 24 = outbox_all_keys() >> 16) AS mark
+  WHERE (high - mark.low) & 1099511627775 < 549755813888;
+END
+$$;
+
+-- Whether no open writer may still write a message of this key with a lower number. classes, floors: of outbox_open_writers.
+CREATE FUNCTION outbox_comes_next(destination text, key text, seq bigint, classes bigint[], floors bigint[])
+RETURNS boolean LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+  SELECT NOT EXISTS (
+    SELECT FROM unnest(classes, floors) AS mark(class, floor)
+    WHERE seq > mark.floor AND mark.class IN (outbox_all_keys(), outbox_key_class(destination, key)))
+$$;
+
 -- What writers call has the rights of its owner: they need no right on a table, and can neither read nor change what
 -- others wrote. It also keeps its plans for the session, where a driver prepares nothing.
 
@@ -69,11 +94,10 @@ BEGIN
   VALUES (seq, id, now, CASE WHEN due > now THEN due END, priority, latest, event_type, destination, key,
           aggregate_type, aggregate_id, content_type, headers, payload);
   IF key IS NULL AND due > now THEN
-    INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
-    VALUES (seq, due, due, octet_length(payload), priority, latest, destination);
+    INSERT INTO outbox_waiting (seq, due, since, destination) VALUES (seq, due, due, destination);
   ELSE
-    INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
-    VALUES (seq, due, octet_length(payload), priority, latest, destination, key);
+    INSERT INTO outbox_ready (seq, since, size, priority, destination, key)
+    VALUES (seq, due, octet_length(payload), priority, destination, key);
   END IF;
 END
 $$;
@@ -102,12 +126,12 @@ BEGIN
            aggregate_type, aggregate_id, content_type, headers, payload
     FROM row
   ), later AS (
-    INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
-    SELECT seq, due, due, octet_length(payload), priority, latest, destination
+    INSERT INTO outbox_waiting (seq, due, since, destination)
+    SELECT seq, due, due, destination
     FROM row WHERE due > now AND key IS NULL
   )
-  INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
-  SELECT seq, due, octet_length(payload), priority, latest, destination, key
+  INSERT INTO outbox_ready (seq, since, size, priority, destination, key)
+  SELECT seq, due, octet_length(payload), priority, destination, key
   FROM row WHERE key IS NOT NULL OR due <= now;
 END
 $$;

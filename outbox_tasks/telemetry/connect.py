@@ -33,7 +33,7 @@ def connect(resources: Resources) -> None:
     counters = Counters(lambda: resources.store)
     counters.connect(app)
     resources.before_close.append(counters.close)
-    settled.connect(logs.log_bundle, sender=app, weak=False)
+    settled.connect(logs.log_settled, sender=app, weak=False)
     signals.worker_init.connect(check, weak=False)
     notifier.connect(resources)
     app.steps["consumer"].add(HeartbeatStep)

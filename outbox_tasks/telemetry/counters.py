@@ -17,7 +17,7 @@ from celery import Celery
 
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.model import UNKNOWN_DESTINATION, Bundle, Step, Verdict
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
@@ -71,7 +71,7 @@ class Counters:
         ran.connect(self._note_run, sender=app, weak=False)
 
     def count(self, destination: str, outcomes: Iterable[str]) -> None:
-        """Count an outcome for each of some messages: see `model.Step` and `Claimed.cause`."""
+        """Count an outcome for each of some messages: see `model.Step` and claim/expire.sql."""
         now = int(time.monotonic()) // INTERVAL
         counts = {(now, destination, str(outcome)): count for outcome, count in Counter(outcomes).items()}
         self._add(Counter(counts), {})
@@ -105,18 +105,18 @@ class Counters:
             timer.cancel()
             self.flush()
 
-    def _count_settled(self, bundle: Bundle, verdicts: Sequence[Verdict], **_: Any) -> None:
-        self.count(bundle.destination, (verdict.step for verdict in verdicts))
+    def _count_settled(self, destination: str, verdicts: Sequence[Verdict], **_: Any) -> None:
+        self.count(destination, (verdict.step for verdict in verdicts))
         if any(verdict.step is not Step.STALE for verdict in verdicts):
             self.ran("publish")
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
-        for row in tally.buried:  # unknown destinations are counted together: a writer can name any number
-            self.count("" if row.code == UNKNOWN_DESTINATION else row.destination, ["dead"])
-        for (destination, cause), count in tally.again.items():
+        if tally.buried:  # unknown destinations are counted together: a writer can name any number
+            self.count("", ["dead"] * len(tally.buried))
+        for (destination, cause), count in tally.expired.items():
             self.count(destination, [cause] * count)
-        facts = {"claimed": tally.claimed, "bundles": tally.bundles, "held_back": tally.held_back}
-        self.ran("claim", **facts, waiting=tally.waiting, seconds=round(seconds, 4))
+        facts = {"claimed": tally.singles, "drains": tally.drains, "held_back": tally.held_back}
+        self.ran("claim", **facts, waiting=tally.queued, seconds=round(seconds, 4))
 
     def _note_run(self, what: str, **_: Any) -> None:
         self.ran(what)

@@ -1,4 +1,4 @@
-"""What the relay logs: a line for each bundle, and at DEBUG one for each message. How its own processes write it.
+"""What the relay logs: a line for each lease, and at DEBUG one for each message. How its own processes write it.
 
 It never logs a payload or a credential. It logs only the code of an error: the text may quote an answer, and the answer
 may quote the message. `outbox-tasks show` reads the text from the row.
@@ -22,7 +22,7 @@ from celery.utils.log import ColorFormatter
 
 from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, TASKS
 from outbox_tasks.internals import replace_safe_say
-from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.text import json_line, one_line, printable, without_secrets
 
 log = logging.getLogger("outbox_tasks.publish")
@@ -39,42 +39,40 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "
 """Attributes that every record has. Any other is a fact that its caller added."""
 
 
-def log_bundle(bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
-    """Log what became of a bundle: "sent 98, retry 2 (timeout) to orders in 0.031 s, lease …"."""
+def log_settled(destination: str, lease: str, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
+    """Log what became of the messages of a lease: "sent 98, retry 2 (timeout) to orders in 0.031 s, lease …"."""
     if not log.isEnabledFor(logging.INFO):
         return
     if log.isEnabledFor(logging.DEBUG):
         for verdict in verdicts:
-            _log_message(bundle, verdict)
+            _log_message(destination, lease, verdict)
     counts = Counter((verdict.step, verdict.code) for verdict in verdicts)
     outcomes = ", ".join(f"{step} {count}{f' ({code})' if code else ''}" for (step, code), count in counts.items())
     facts: dict[str, Any] = {
-        "destination": bundle.destination, "lease": bundle.lease, "seconds": round(seconds, 4),
+        "destination": destination, "lease": lease, "seconds": round(seconds, 4),
         "outcomes": dict(Counter(verdict.step.value for verdict in verdicts)),
         "codes": dict(Counter(verdict.code for verdict in verdicts if verdict.code)),
     }  # fmt: skip
-    message = ""
-    if len(bundle.tickets) == 1:
-        facts["message_id"] = bundle.tickets[0].id
-        message = f", message {bundle.tickets[0].id}"
-    text = "%s to %s in %.3f s, lease %s%s"
-    log.info(text, outcomes, bundle.destination, seconds, bundle.lease, message, extra=facts)
+    which = ""
+    if len(verdicts) == 1:
+        facts["message_id"] = verdicts[0].message.id
+        which = f", message {verdicts[0].message.id}"
+    log.info("%s to %s in %.3f s, lease %s%s", outcomes, destination, seconds, lease, which, extra=facts)
 
 
-def _log_message(bundle: Bundle, verdict: Verdict) -> None:
-    id, attempt, event_type, *_ = verdict.ticket
-    outcome, code, wait = verdict.step.value, verdict.code, ""
+def _log_message(destination: str, lease: str, verdict: Verdict) -> None:
+    message, outcome, code, wait = verdict.message, verdict.step.value, verdict.code, ""
     facts: dict[str, Any] = {
-        "message_id": id, "event_type": event_type, "destination": bundle.destination, "attempt": attempt,
-        "lease": bundle.lease, "outcome": outcome, "code": code,
+        "message_id": message.id, "event_type": message.event_type, "destination": destination,
+        "attempt": message.attempts, "lease": lease, "outcome": outcome, "code": code,
     }  # fmt: skip
-    if verdict.step in (Step.RETRY, Step.RELEASE, Step.OUTAGE):
+    if verdict.step in (Step.RETRY, Step.LATER, Step.OUTAGE):
         facts["wait"] = round(verdict.wait, 3)
         wait = f", again in {verdict.wait:.1f} s"
     text = "message %s (%s) to %s, attempt %d, lease %s: %s%s%s"
     why = f" ({code})" if code else ""
-    shown = one_line(event_type)
-    log.debug(text, id, shown, bundle.destination, attempt, bundle.lease, outcome, why, wait, extra=facts)
+    shown = one_line(message.event_type)
+    log.debug(text, message.id, shown, destination, message.attempts, lease, outcome, why, wait, extra=facts)
 
 
 class RelayLogging(Logging):  # type: ignore[misc]

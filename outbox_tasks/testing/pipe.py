@@ -1,6 +1,7 @@
-"""The pipe in one process: the real claim, begin and settle, with destinations in memory, and no Celery.
+"""The pipe in one process: the relay's own claim and publish, with destinations in memory, and no Celery.
 
-A drain replaces the whole relay: claim, broker and workers. When it crashes, only the database is left.
+A drain replaces the whole relay: claim, broker and workers. When it crashes, only the database is left. Each message is
+sent singly, so that a test may stop at each of them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from typing import Literal, TypeAlias, get_args
 
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import PermanentError, TransientError
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Step, Ticket
-from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.deliver import Listener, deliver
+from outbox_tasks.model import LeasedMessage, Outcome, Result, Single, Step, Verdict
+from outbox_tasks.relay.claim import Pace, claim
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import send
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Due
 from outbox_tasks.testing.errors import ConsumerNotPlain, DrainEndless, NotADestination, NotAPoint
 from outbox_tasks.testing.messages import SeenMessage
 from outbox_tasks.testing.rows import ProbeStore
@@ -70,12 +74,18 @@ class _Crash:
 class _Retry:
     """A message that Celery's retry would hold, with its lease, until it is due."""
 
-    bundle: Bundle
+    single: Single
     due: float
 
-    @property
-    def id(self) -> str:
-        return self.bundle.tickets[0].id
+
+class _Unhurried(Pace):
+    """No other process sends, and each drain looks for messages to unknown destinations."""
+
+    def buries(self) -> bool:
+        return True
+
+    def rooms(self, store: Store, due: Sequence[Due]) -> dict[str, int]:
+        return {}
 
 
 class Pipe(Listener):
@@ -91,8 +101,6 @@ class Pipe(Listener):
         self._retries: list[_Retry] = []
         self._real: Mapping[str, Publisher] = {}
         self._failed_test: AssertionError | None = None
-        self._sent: list[str] = []
-        """The event types of the messages that were begun, of the current bundle."""
 
     def drain(self, *, skip_waits: bool, publishers: Mapping[str, Publisher], at_most: int) -> Drained:
         """See `OutboxProbe.drain`."""
@@ -102,15 +110,17 @@ class Pipe(Listener):
         drained, begun = Drained(), 0
         ours = {name: _InMemory(self, name) for name in self._store.settings.destinations}
         try:
-            while bundles := self._due(drained) or (skip_waits and self._due_later(drained)):
-                for bundle in bundles:
-                    begun += len(bundle.tickets)
+            while singles := self._due(drained) or (skip_waits and self._due_later(drained)):
+                for single in singles:
+                    begun += 1
                     if begun > at_most:
                         raise DrainEndless(count=at_most)
-                    self._deliver(bundle, ours, drained)
+                    self._publish(single, ours, drained)
         except BaseException:
             self._retries.clear()  # the broker and the workers are gone
             raise
+        finally:
+            self._store.return_keys()
         drained.left = self._store.pending()
         return drained
 
@@ -120,9 +130,9 @@ class Pipe(Listener):
         for retry in self._retries:
             # The relay would begin it in that time, before its lease runs out.
             step = min(seconds, max(0.0, retry.due - now))
-            self._store.forward_one(retry.id, step)
+            self._store.forward_one(retry.single.id, step)
             retry.due -= step
-        self._store.forward(seconds, but=[retry.id for retry in self._retries])
+        self._store.forward(seconds, but=[retry.single.id for retry in self._retries])
 
     def expire_leases(self) -> int:
         """See `OutboxProbe.expire_leases`."""
@@ -207,56 +217,59 @@ class Pipe(Listener):
         self.delivered.append(message)
         return Outcome.sent()
 
-    def _due(self, drained: Drained) -> list[Bundle]:
+    def _due(self, drained: Drained) -> list[Single]:
         """What is to be sent now: retries first, then what can be claimed."""
         now = time.monotonic()
-        due = [retry.bundle for retry in self._retries if retry.due <= now]
+        due = [retry.single for retry in self._retries if retry.due <= now]
         self._retries = [retry for retry in self._retries if retry.due > now]
         return due or self._claimed(drained)
 
-    def _claimed(self, drained: Drained) -> list[Bundle]:
-        bundles: list[Bundle] = []
-        while True:
-            tally = claim(self._store, bundles.extend, waiting=lambda: 0)
-            drained.dead += tally.dead
-            if bundles or not tally.dead:  # a claim buries only some messages at a time
-                break
-        if bundles:
-            self.reach("after_claim", [ticket.event_type for bundle in bundles for ticket in bundle.tickets])
-        return bundles
+    def _claimed(self, drained: Drained) -> list[Single]:
+        claimed: list[Single] = []
+        buried = True
+        while buried and not claimed:  # a claim buries only some messages at a time
+            with self._store.others_locked():
+                tally = claim(self._store, lambda singles, _: claimed.extend(singles), lambda: 0, _Unhurried())
+            drained.dead += len(tally.buried)
+            buried = bool(tally.buried)
+        if claimed:
+            self.reach("after_claim", [single.event_type for single in claimed])
+        return claimed
 
-    def _due_later(self, drained: Drained) -> list[Bundle]:
+    def _due_later(self, drained: Drained) -> list[Single]:
         """What is to be sent after the shortest wait."""
         while (wait := self._shortest_wait()) is not None:
             self.forward(max(0.0, wait))
-            bundles = self._due(drained)
-            if bundles or wait <= 0:  # it is due and can't be claimed: somebody has locked it
-                return bundles
+            singles = self._due(drained)
+            if singles or wait <= 0:  # it is due and can't be claimed: somebody has locked it
+                return singles
         return []
 
     def _shortest_wait(self) -> float | None:
         waits = [retry.due - time.monotonic() for retry in self._retries]
-        in_table = self._store.next_due(but=[retry.id for retry in self._retries])
+        in_table = self._store.next_due(but=[retry.single.id for retry in self._retries])
         return min(waits if in_table is None else [*waits, in_table], default=None)
 
-    def _deliver(self, bundle: Bundle, publishers: Mapping[str, Publisher], drained: Drained) -> None:
-        for verdict in deliver(self._store, publishers, bundle, self):
-            if verdict.step is Step.RETRY:
-                alone = Bundle(bundle.destination, verdict.lease or bundle.lease, (verdict.ticket,))
-                self._retries.append(_Retry(alone, time.monotonic() + verdict.wait))
-            drained.sent += verdict.step is Step.SENT
-            drained.retried += verdict.step in (Step.RETRY, Step.RELEASE)
-            drained.dead += verdict.step is Step.DEAD
-            drained.discarded += verdict.step is Step.DISCARDED
-        self.reach("after_settle", self._sent)
+    def _publish(self, single: Single, publishers: Mapping[str, Publisher], drained: Drained) -> None:
+        published = publish(self._store, publishers, single.destination, single.token, self, by_celery=True)
+        if published is None:
+            return
+        verdict = published.verdict
+        if verdict.step is Step.RETRY:
+            again = single._replace(attempts=verdict.message.attempts, token=verdict.token or "")
+            self._retries.append(_Retry(again, time.monotonic() + verdict.wait))
+        drained.sent += verdict.step is Step.SENT
+        drained.retried += verdict.step in (Step.RETRY, Step.LATER, Step.OUTAGE)
+        drained.dead += verdict.step is Step.DEAD
+        drained.discarded += verdict.step is Step.DISCARDED
+        self.reach("after_settle", [single.event_type])
 
-    def sent(self, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> None:
+    def sent(self, destination: str, verdicts: Sequence[Verdict]) -> None:
         """Raise the AssertionError of a consumer, where nobody catches a publisher's errors."""
         if self._failed_test is not None:
             failed, self._failed_test = self._failed_test, None
             raise failed
-        self._sent = [ticket.event_type for ticket, _ in outcomes]
-        self.reach("before_settle", self._sent)
+        self.reach("before_settle", [verdict.message.event_type for verdict in verdicts if verdict.sent])
 
     def _check_destination(self, name: str) -> None:
         destinations = self._store.settings.destinations

@@ -245,7 +245,7 @@ class OutboxProbe(Published):
         there. `expire_leases` lets the next drain go on.
 
         The points: `after_claim` (leased, no send has begun), `before_send` (begun: the attempt is counted),
-        `after_send` (the destination has it), `before_settle` (the same, and nothing else is being sent),
+        `after_send` (the destination has it), `before_settle` (the same, and the relay knows the answer),
         `after_settle`. Raises `NotAPoint`.
         """
         return self._pipe.crash_at(point, event_type)

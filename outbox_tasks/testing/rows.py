@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 from uuid import UUID
@@ -14,11 +14,13 @@ from sqlalchemy import (
     Float,
     Table,
     Text,
+    and_,
     case,
     cast,
     column,
     extract,
     func,
+    not_,
     null,
     select,
     table,
@@ -34,10 +36,8 @@ from outbox_tasks.database.schema import Tables, qualified
 from outbox_tasks.errors import SchemaMissing
 from outbox_tasks.internals import block_of_test
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import EVENT_ID, Bundle, as_time
+from outbox_tasks.model import EVENT_ID, as_time
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claimed import Claimed
-from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.django_project import alias_of
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
@@ -46,21 +46,11 @@ from outbox_tasks.writing.async_session import chosen_by, engine_of
 from outbox_tasks.writing.transactions import is_django, unwrapped
 
 
-class _NoSlots(Traffic):
-    """Any number of sends at once. A crash in a drain ends no process, so nothing would free its slots."""
-
-    def rooms(self, *, publishing: bool = False) -> Mapping[str, int | None]:
-        return dict.fromkeys(self.settings.destinations)
-
-    def count_again(self, *, publishing: bool = False) -> None:
-        pass
-
-
 def _without_limits(settings: Settings) -> Settings:
-    """A drain sends one bundle after the other, as fast as it can."""
+    """A drain sends one message after the other, as fast as it can."""
     limits = {"concurrency": None, "rate_limit": None}
     names = {name: each.model_copy(update=limits) for name, each in settings.destinations.items()}
-    return settings.model_copy(update={"destinations": names})
+    return settings.model_copy(update={"destinations": names}).with_singles("all")
 
 
 class ProbeStore(Store):
@@ -73,7 +63,8 @@ class ProbeStore(Store):
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
-        self.traffic = _NoSlots(engine, settings)
+        self._used_keys: dict[tuple[str, str], dict[str, Any]] = {}
+        """The rows of keys under which others left something, as they were."""
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -107,31 +98,34 @@ class ProbeStore(Store):
         for pid, address in relays:
             raise RelayAtWork(pid=pid, address=address or "this machine")
 
-    def claim(
-        self,
-        shares: Mapping[str, int],
-        lease: str,
-        pack: Callable[[Sequence[Claimed]], list[Bundle]],
-        tries: Collection[str] = (),
-    ) -> tuple[list[Claimed], list[Bundle]]:
-        """Only our rows."""
-        # From the front: a test undoes claims, locks rows, and lets time pass. But not from the rows of others.
+    @contextmanager
+    def others_locked(self) -> Iterator[None]:
+        """Inside, a claim takes only our rows: it passes over those that are locked. It reads ours from the front, as a
+        test undoes claims, locks rows, and lets time pass."""
         self._lanes.clear()
-        self._keys.clear(self.since + 1)
-        self._ends.clear()
-        with self._others_locked():
-            return super().claim(shares, lease, pack, tries)
+        self._places.clear()
+        for name in self.settings.destinations:
+            self._places.of(name).start = self.since + 1
+        self._looked_at = self._ends_read_at = float("-inf")
+        for row in self.ask("test/own_keys.sql", since=self.since):
+            self._used_keys.setdefault((row.destination, row.key), row._asdict())
+        with self.transaction() as run:
+            run("test/others.sql", since=self.since)
+            yield
 
-    def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
-        """Only our rows, and at each call."""
-        with self._others_locked():
-            return super().bury_unroutable()
+    def return_keys(self) -> None:
+        """Give back the keys of others under which a test has published too."""
+        if self._used_keys:
+            self.ask("test/return_keys.sql", row=json.dumps(list(self._used_keys.values())))
+            self._used_keys.clear()
 
     def next_due(self, but: Collection[str]) -> float | None:
         """Seconds until the first waiting or leased row can be claimed; `but` are ids to leave out."""
         m = self.tables.messages
-        wait = func.min(cast(extract("epoch", m.c.locked_until - func.clock_timestamp()), Float))
-        [[seconds]] = self.rows(select(wait).where(*self._ours(but), func.isfinite(m.c.locked_until)), {})
+        now = func.clock_timestamp()
+        wait = func.min(cast(extract("epoch", m.c.locked_until - now), Float))
+        is_behind = and_(m.c.place == "held", m.c.locked_until <= now)
+        [[seconds]] = self.rows(select(wait).where(*self._ours(but), not_(is_behind)), {})
         return None if seconds is None else float(seconds)
 
     def forward(self, seconds: float, but: Collection[str] = ()) -> None:
@@ -154,13 +148,6 @@ class ProbeStore(Store):
     def _ours(self, but: Collection[str]) -> list[ColumnElement[bool]]:
         m = self.tables.messages
         return [m.c.seq > self.since, m.c.place != "dead", m.c.id.not_in([UUID(id) for id in but])]
-
-    @contextmanager
-    def _others_locked(self) -> Iterator[None]:
-        """Lock the rows that are not ours: a claim passes over locked rows."""
-        with self.transaction() as run:
-            run("test/others.sql", since=self.since)
-            yield
 
 
 def rolled_back_by_django(settings: Settings) -> Any:

@@ -2,7 +2,7 @@
 
 A row keeps the trace context of its writer, as the headers `traceparent` and `tracestate` (W3C Trace Context). Each
 send of it is a span that is the child of the writer's, and whose context the consumer gets in place of the writer's;
-the sends of a bundle have a span together, and the two link to each other.
+each single and each batch has a span of its own, which its messages' spans link to.
 
 This module never imports OpenTelemetry first: if nobody has imported it, nobody has set it up, and there is nothing to
 do.
@@ -46,11 +46,12 @@ class _Origin:
 
 @dataclass(slots=True)
 class Sends:
-    """The sends of a bundle: the messages as they are to be sent and, once they have been, the outcome of each."""
+    """The sends of a single or a batch: the messages as they are to be sent and, once they have been, the outcome of
+    each."""
 
     messages: Sequence[LeasedMessage]
     outcomes: Sequence[Outcome] = ()
-    bundle: Span | None = None
+    batch: Span | None = None
     spans: Sequence[Span | None] = field(default_factory=list)
     """Of each message; None: it is in no trace."""
 
@@ -70,19 +71,19 @@ def current() -> dict[str, str]:
 
 @contextmanager
 def sending(destination: str, scheme: str, messages: Sequence[LeasedMessage]) -> Iterator[Sends]:
-    """Makes the spans of a bundle's messages, around their sends, if tracing is set up in this process.
+    """Makes the spans of a single or a batch, around its send, if tracing is set up in this process.
 
     A message has no span if its writer was not sampled, or if its `traceparent` can't be read. Then it travels on as it
     is. If its writer was in no trace, it begins a trace of its own."""
     sends = _begin(destination, scheme, messages)
-    if sends.bundle is None:
+    if sends.batch is None:
         yield sends
         return
     from opentelemetry.trace import use_span
 
     try:
         # As the current span, so that the spans of client libraries belong to it.
-        with use_span(sends.bundle, record_exception=False, set_status_on_exception=False):
+        with use_span(sends.batch, record_exception=False, set_status_on_exception=False):
             yield sends
     except BaseException as error:
         _end(sends, type(error).__name__)
@@ -113,8 +114,8 @@ def _begin(destination: str, scheme: str, messages: Sequence[LeasedMessage]) -> 
         if tracer is not None and any(origins):
             system = SYSTEMS.get(scheme, scheme)
             common = {"messaging.system": system, "messaging.destination.name": destination}
-            bundle = _begin_bundle(tracer, common, messages, origins)
-            return _begin_each(tracer, common, bundle, messages, origins)
+            batch = _begin_batch(tracer, common, messages, origins)
+            return _begin_each(tracer, common, batch, messages, origins)
     except Exception:  # a sampler or a processor of the application's, which must not stop the message
         log.exception("sends to %s could not be traced", destination)
     return Sends(messages)
@@ -143,7 +144,7 @@ def _read(headers: Mapping[str, Any]) -> _Origin | None:
     return _Origin(writer) if writer.is_valid and writer.trace_flags.sampled else None
 
 
-def _begin_bundle(
+def _begin_batch(
     tracer: Tracer, common: Mapping[str, Any], messages: Sequence[LeasedMessage], origins: Sequence[_Origin | None]
 ) -> Span:
     from opentelemetry.trace import Link, SpanKind
@@ -165,7 +166,7 @@ def _begin_bundle(
 def _begin_each(
     tracer: Tracer,
     common: Mapping[str, Any],
-    bundle: Span,
+    batch: Span,
     messages: Sequence[LeasedMessage],
     origins: Sequence[_Origin | None],
 ) -> Sends:
@@ -174,7 +175,7 @@ def _begin_each(
     from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    links = [Link(bundle.get_span_context())] if bundle.is_recording() else []
+    links = [Link(batch.get_span_context())] if batch.is_recording() else []
     own = {"messaging.operation.name": "publish", "messaging.operation.type": "create"}
     ready: list[LeasedMessage] = []
     spans: list[Span | None] = []
@@ -203,7 +204,7 @@ def _begin_each(
         TraceContextTextMapPropagator().inject(carried, set_span_in_context(span, nowhere))
         ready.append(replace(message, headers=carried))
         spans.append(span)
-    return Sends(ready, bundle=bundle, spans=spans)
+    return Sends(ready, batch=batch, spans=spans)
 
 
 def _end(sends: Sends, broken: str | None = None) -> None:
@@ -215,8 +216,8 @@ def _end(sends: Sends, broken: str | None = None) -> None:
             if span is not None:
                 span.set_attribute("outbox.outcome", str(outcome.result))
                 _end_one(span, outcome if outcome.result in FAILED else None)
-        if sends.bundle is not None:
-            _end_one(sends.bundle, failed[0] if failed else None)
+        if sends.batch is not None:
+            _end_one(sends.batch, failed[0] if failed else None)
     except Exception:  # as in _begin
         log.exception("the end of sends could not be traced")
 

@@ -1,80 +1,101 @@
-"""The base class of the claim task. Beat sends a claim only if there may be something for it to do."""
+"""The claim task."""
 
 from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
-from outbox_tasks.broker.names import BY_BEAT, IN_TIME
-from outbox_tasks.errors import OutboxError
-from outbox_tasks.worker.base_task import RelayTask
+from celery import Task
+
+from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, IN_TIME
+from outbox_tasks.errors import BrokerUnreachable, CrossedWires, DatabaseTooSlow, DatabaseUnavailable, OutboxError
+from outbox_tasks.operating.heartbeats import LATE_CLAIM
+from outbox_tasks.relay.claim import Tally, claim
+from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.signals import claimed, ran
+from outbox_tasks.worker import own_broker
+from outbox_tasks.worker.requests import NOTHING_CLAIMED
 from outbox_tasks.worker.resources import Resources
+from outbox_tasks.worker.told import tell_buried
 
 log = logging.getLogger(__name__)
 
-SELDOM = 10.0
-"""Seconds after which beat sends a claim even if nothing is due. A claim also notices that the broker was emptied, and
-its run shows that beat and the claim worker are alive."""
-
-BLIND = 30.0
-"""Seconds for which beat sends each claim without asking, after the database did not answer: each try takes long."""
+CLAIM_LIMIT = 60.0
+"""Seconds that a claim may run. Each of its statements and each call of the broker has a limit of its own, so a claim
+that takes this long hangs."""
 
 LEAST_WAIT = 0.05
-"""Seconds between two claims for messages that were published to be due later: those in between share the second."""
-
-WITHOUT_ASKING = "beat sends each claim without asking whether anything is due: %s"
+"""Seconds between two claims for messages that are due at a certain time: those in between share the second."""
 
 
-class ClaimTask(RelayTask):
-    """A nudge sends a claim by other ways, and is never held up."""
+def add_claim(resources: Resources, common: dict[str, Any]) -> None:
+    """Add the claim task to the app."""
 
-    abstract = True
-
-    resources: Resources
-    _sent = float("-inf")
-    _blind_until = 0.0
-    _returns_at = 0.0
-
-    def apply_async(self, *arguments: Any, **options: Any) -> Any:
-        """Send it, unless beat asks for it and nothing is due."""
-        if (options.get("headers") or {}).get(BY_BEAT) and not self._is_wanted():
-            return self.AsyncResult(options.get("task_id") or str(uuid4()))
-        result = super().apply_async(*arguments, **options)
-        if result is not None:
-            self._sent = time.monotonic()
-        return result
-
-    def return_in_time(self) -> None:
-        """After a claim of beat's, or of this: send the next one for the moment when a message is due, if that is
-        before beat's next claim. It waits in the worker."""
-        headers, now = self.request.headers or {}, time.monotonic()
-        if not self.resources.tasks_may_wait:
-            return
-        if now < self._returns_at or not (headers.get(BY_BEAT) or headers.get(IN_TIME)):
-            return
-        wait = self.resources.store.until_next_due(self.resources.settings.claim_interval)
-        if wait is not None:
-            wait = max(wait, LEAST_WAIT)
-            self._returns_at = now + wait
-            super().apply_async(countdown=wait, headers={IN_TIME: True})
-
-    def _is_wanted(self) -> bool:
-        now = time.monotonic()
-        return now < self._blind_until or now >= self._sent + SELDOM or self._is_anything_due()
-
-    def _is_anything_due(self) -> bool:
+    @resources.app.task(
+        name=CLAIM_TASK,
+        home=CLAIM_QUEUE,
+        once=True,
+        bind=True,
+        Request="outbox_tasks.worker.requests:ClaimRequest",
+        send_events=False,
+        soft_time_limit=CLAIM_LIMIT,
+        time_limit=CLAIM_LIMIT + resources.given.statement_timeout + 10,
+        **common,
+    )
+    def outbox_claim(self: Task) -> str:
+        began = time.monotonic()
+        headers = self.request.headers or {}
+        if headers.get(BY_BEAT):
+            ran.send(sender=resources.app, what="beat")
         try:
-            # A claim that beat sends now comes back for what is due before beat's next look.
-            found = self.resources.store.anything_due(self.resources.settings.claim_interval)
-        except OutboxError as error:
-            # Once is enough: a beat may have no access to the database, and it need not.
-            log.log(logging.DEBUG if self._blind_until > 0 else logging.WARNING, WITHOUT_ASKING, error)
-        except Exception:
-            log.exception(WITHOUT_ASKING, "an unforeseen error")
-        else:
-            self._blind_until = 0.0
-            return found
-        self._blind_until = time.monotonic() + BLIND
-        return True
+            _end_lost_leases(resources)
+            resources.lost_tasks.look()
+            tally = claim(resources.store, resources.broker.send, resources.broker.queued, resources.pace)
+        except (DatabaseUnavailable, BrokerUnreachable) as error:
+            if isinstance(error, DatabaseUnavailable):
+                resources.database_was_away = True
+            if isinstance(error, DatabaseTooSlow):
+                ran.send(sender=resources.app, what=LATE_CLAIM)
+            log.warning("nothing is claimed while this is unavailable: %s", error)
+            return "unavailable"
+        except CrossedWires as error:
+            log.error("nothing is claimed: %s", error)
+            return "crossed wires"
+        for message in tally.buried:
+            tell_buried(resources, message)
+        claimed.send(sender=resources.app, tally=tally, seconds=time.monotonic() - began)
+        if headers.get(BY_BEAT) or headers.get(IN_TIME):
+            with suppress(OutboxError):  # beat's next claim does it
+                _return_in_time(self, resources)
+        return _told(tally)
+
+
+def _told(tally: Tally) -> str:
+    return str(tally) if tally.singles or tally.drains or tally.buried else NOTHING_CLAIMED
+
+
+def _return_in_time(task: Task, resources: Resources) -> None:
+    """Send the next claim for the moment when a message is due, if that is before beat's. It waits in the worker."""
+    now = time.monotonic()
+    if now < resources.claim_returns_at or not resources.tasks_may_wait:
+        return
+    wait = resources.store.until_next_due(resources.settings.claim_interval)
+    if wait is not None:
+        wait = max(wait, LEAST_WAIT)
+        resources.claim_returns_at = now + wait
+        task.apply_async(countdown=wait, headers={IN_TIME: True})
+
+
+def _end_lost_leases(resources: Resources) -> None:
+    """End the leases that nobody will use, if the broker has lost its queues; and if the database may have lost its
+    last commits, say so on what is due. This is tried once: with very many rows it may take too long."""
+    try:
+        own_broker.check(resources, resources.broker, resources.store)
+        if resources.database_was_away:
+            resources.database_was_away = False
+            if count := resources.store.note_lost_commits():
+                log.warning("the database may have lost its last commits: %d messages may be delivered again", count)
+    except DatabaseTooSlow as error:
+        log.warning("leases that nobody will use were not ended: %s", error)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.processes import alive, holder
+from outbox_tasks.relay.store.processes import alive, holder, is_gone, neighbourhood
 from outbox_tasks.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,8 @@ locks its rows meanwhile."""
 
 
 def end_leases_of_dead_processes(settings: Settings, pid: int | None = None) -> None:
-    """End the leases of `pid`, which was one of this worker's pool, and of dead processes that published on this host
-    lately. In the background: the worker goes on meanwhile."""
+    """End the leases of `pid`, which was one of this worker's pool, and of other dead processes of this
+    host. In the background: the worker goes on meanwhile."""
     threading.Thread(target=_end_leases, args=(settings, pid), name="outbox-leases", daemon=True).start()
 
 
@@ -31,7 +31,8 @@ def _end_leases(settings: Settings, pid: int | None) -> None:
     for wait in WAITS:
         time.sleep(wait)
         with suppress(DatabaseUnavailable):
-            dead = store.traffic.dead_neighbours(2 * settings.run_lease)
+            seen = store.holders(neighbourhood())
+            dead = {name for name in seen if is_gone(name)}
             # The system gives its number to no other process until its parent has waited for it.
             dead |= {holder(pid)} if pid is not None and not alive(pid) else set()
             for name in sorted(dead):

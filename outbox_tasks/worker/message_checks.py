@@ -17,9 +17,8 @@ from typing import Any
 
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from outbox_tasks.broker.names import ALL_QUEUES, BUNDLE_TASK, FEED_TASK, PUBLISH_TASK, TASKS, WAIT
+from outbox_tasks.broker.names import ALL_QUEUES, DRAIN_TASK, FEED_TASK, PUBLISH_TASK, TASKS, WAIT
 from outbox_tasks.internals import wrap_redis_read, wrap_task_handler
-from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.resources import ConsumerStep
 
 log = logging.getLogger(__name__)
@@ -112,16 +111,16 @@ def _check(name: str, message: Any) -> None:
     _need(not any(embedded.values()), "what is embedded in it")
     _need(headers.get("timelimit") in (None, [None, None]), "its time limits")
     if name == PUBLISH_TASK:
-        event_type, destination, attempt, lease = arguments
-        _need(keywords.keys() <= {"more", "gather"}, "its keywords")
-        _need_bundle(destination, lease, [(headers["id"], attempt, event_type)])
-    elif name == BUNDLE_TASK:
-        destination, lease, rows = arguments
-        _need(keywords.keys() <= {"more", "leases"}, "its keywords")
-        leases = keywords.get("leases", [])
-        _need(isinstance(leases, list) and len(leases) <= LARGEST_BUNDLE and all(map(IS_ID, leases)), "its leases")
-        _need(isinstance(rows, list) and 0 < len(rows) <= LARGEST_BUNDLE, "its rows")
-        _need_bundle(destination, lease, rows)
+        event_type, destination, attempt, token = arguments
+        _need(keywords.keys() <= {"more"}, "its keywords")
+        _need_name(destination)
+        _need(bool(IS_ID(token)), "its lease")
+        message = IS_ID(headers["id"]) and type(attempt) is int and 0 <= attempt < 2**31 and isinstance(event_type, str)
+        _need(bool(message), "its message")
+    elif name == DRAIN_TASK:
+        destination, *tokens = arguments
+        _need(not keywords and len(tokens) <= 1 and all(map(IS_ID, tokens)), "its slot")
+        _need_name(destination)
     elif name == FEED_TASK:
         sound = len(arguments) <= 1 and all(isinstance(one, str) and "\0" not in one for one in arguments)
         _need(sound and not keywords, "its arguments")
@@ -129,12 +128,8 @@ def _check(name: str, message: Any) -> None:
         _need(not arguments and not keywords, "its arguments")
 
 
-def _need_bundle(destination: Any, lease: Any, rows: list[Any]) -> None:
+def _need_name(destination: Any) -> None:
     _need(isinstance(destination, str) and "\x00" not in destination and bool(destination.encode()), "its destination")
-    _need(bool(IS_ID(lease)), "its lease")
-    for id, attempt, event_type in rows:
-        sound = IS_ID(id) and type(attempt) is int and 0 <= attempt < 2**31 and isinstance(event_type, str)
-        _need(bool(sound), "a row")
 
 
 def _need(holds: bool, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -16,13 +15,13 @@ from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.per_process import PerProcess
+from outbox_tasks.relay.claim import Pace
 from outbox_tasks.relay.feed_list import FeedList
 from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker.liveness import Liveness
-from outbox_tasks.worker.slots_full import SlotsFull
 from outbox_tasks.writing.supervision import by_default
 
 
@@ -34,18 +33,17 @@ class Resources:
         self.broker = Broker(app, settings)
         self.given = settings
         self.liveness = Liveness()
-        self.slots_full = SlotsFull()
         self.before_close: list[Callable[[], None]] = []
         """Called when this process ends, to write what it still has."""
         self.acts: Runner | None = None
         """Runs people's acts in the background, in the main process of a worker that does the housekeeping."""
         self.crossed = True
         """Whether the table may say that the broker belongs to another outbox."""
-        self.threads = 1
-        """How many tasks run at once in this process."""
-        self.database_away_at: float | None = time.monotonic()
-        """When a claim of this process last found the database away; None once it has ended the leases that a crash of
-        the database may have left."""
+        self.database_was_away = True
+        """Whether the database may have lost its last commits since a claim of this process last asked."""
+        self.claim_returns_at = 0.0
+        """When the next claim of this process comes by itself."""
+        self.pace = Pace()
         self._tasks_may_wait: bool | None = None
         self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))
         self._publishers = PerProcess(lambda: Publishers(self.settings))
@@ -112,7 +110,6 @@ class Resources:
     def _open_store(self) -> Store:
         store = Store.connect(self.settings)
         store.check_version()
-        store.traffic.threads = self.threads
         return store
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, DatabaseU
 from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import redacted
 from outbox_tasks.worker import own_broker
 from outbox_tasks.worker.resources import Resources
@@ -32,7 +32,7 @@ def check(resources: Resources) -> None:
     resources.broker.check()
     _check_same_broker(resources)
     settings = resources.settings
-    if not resources.app.amqp.queues.consume_from.keys().isdisjoint((CLAIM_QUEUE, PUBLISH_QUEUE)):
+    if not resources.app.amqp.queues.consume_from.keys().isdisjoint((CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE)):
         settings.check_destinations()
     for two in two_places(settings):
         level = logging.WARNING if two.breaks else logging.INFO
@@ -64,14 +64,11 @@ def _check_same_broker(resources: Resources) -> None:
 
 
 def check_pool(resources: Resources, worker: Any) -> None:
-    """Raises `ConfigurationError` if the relay can't run in the pool of this worker. Notes how many tasks one of its
-    processes runs at once."""
-    pool, concurrency = _pool_of(worker), worker.concurrency
+    """Raises `ConfigurationError` if the relay can't run in the pool of this worker."""
+    pool = _pool_of(worker)
     if pool not in POOLS:
         rule = f"the relay's tasks run in the pools {', '.join(POOLS)}"
         raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
-    if pool in ("threads", "gevent") and isinstance(concurrency, int):
-        resources.threads = concurrency
     if pool != "gevent":
         return
     for name, destination in resources.settings.destinations.items():

@@ -20,7 +20,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import short
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute, execute_each
-from outbox_tasks.writing.nudge import Nudge
+from outbox_tasks.writing.nudge import Nudge, Target
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, transaction, trouble
 
@@ -58,7 +58,7 @@ class FeedWriter:
             if not opened.defers(place.table, place.insert, made):
                 place.insert(opened.connection(place.table), made)
             if self.nudge is not None:
-                opened.wake(self.nudge.of(name))
+                opened.wake(self.nudge.of(Target("feed", name)))
         return ids
 
     def cancel(self, session: AnySession, id: UUID) -> bool:

@@ -1,11 +1,11 @@
-"""Hop 1, write: insert messages in the application's own transaction, and nudge the claim after its commit."""
+"""Hop 1, write: insert messages in the application's own transaction, and nudge the relay after its commit."""
 
 from __future__ import annotations
 
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from uuid import UUID
 
@@ -16,8 +16,9 @@ from outbox_tasks.model import Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute
+from outbox_tasks.writing.nudge import Nudge, Target
 from outbox_tasks.writing.rows import Row, rows
-from outbox_tasks.writing.transactions import AnySession, explain, transaction
+from outbox_tasks.writing.transactions import AnySession, Transaction, explain, transaction
 
 CHUNK = 16 * 1024 * 1024
 """Characters of one statement. A parameter of a gigabyte is too long for PostgreSQL."""
@@ -33,7 +34,7 @@ TEXTS = ("event_type", "destination", "key", "aggregate_type", "aggregate_id", "
 class Writer:
     """Writes messages into transactions of the application."""
 
-    def __init__(self, settings: Settings, nudge: Callable[..., object] | None) -> None:
+    def __init__(self, settings: Settings, nudge: Nudge | None) -> None:
         self._settings = settings
         self.nudge = nudge
         schema = settings.database_schema
@@ -60,9 +61,16 @@ class Writer:
             insert = self._insert_once if once else self._insert
             if not opened.defers(self._messages, insert, made):
                 insert(opened.connection(self._messages), made)
-            if self.nudge is not None:
-                opened.wake(self.nudge)
+            self._wake(opened, {row["destination"] for row in made})
         return ids
+
+    def _wake(self, opened: Transaction, destinations: set[str]) -> None:
+        """After the commit, wake what sends to these destinations."""
+        if self.nudge is None:
+            return
+        for name in destinations:
+            drains_only = self._settings.singles_of(name) == 0
+            opened.wake(self.nudge.of(Target("drain", name)) if drains_only else self.nudge)
 
     def cancel(self, session: AnySession, id: UUID) -> bool:
         """Take a message back from all destinations that are not sent it yet; false if there is none."""

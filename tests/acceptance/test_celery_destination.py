@@ -19,7 +19,7 @@ from tests.conftest import Rows, eventually
 CELERY = [sys.executable, "-m", "celery"]
 
 COUNT = 350
-"""More than three bundles, and one that is not full."""
+"""More than three batches of a drain."""
 
 
 @pytest.fixture(scope="module")

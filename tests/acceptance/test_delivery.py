@@ -16,7 +16,7 @@ from sqlalchemy import Engine, cast, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from outbox_tasks import Message, Outbox
+from outbox_tasks import Outbox
 from outbox_tasks.local.binaries import PostgresInstall
 from outbox_tasks.relay.store.claims import GRACE
 from tests.acceptance.conftest import cluster, settled
@@ -36,18 +36,20 @@ WORKERS = {
 
 
 TRANSACTIONS = {"bare": 1000, "deployed": 200}
-"""Of each client of pgbench. A message that travels alone costs the workers far more than one in a bundle."""
+"""Of each client of pgbench. A message that travels singly costs the workers far more than one in a batch."""
 
 
-@pytest.fixture(scope="module", params=[("bare", 100), ("deployed", 1)], ids=["bare-bundles", "deployed-one_by_one"])
+@pytest.fixture(
+    scope="module", params=[("bare", 50), ("deployed", "all"), ("bare", 0)], ids=["bare", "singly", "drains"]
+)
 def kind(request: pytest.FixtureRequest) -> Any:
-    """How the relay is started, and the size of its bundles."""
+    """How the relay is started, and how many of its messages travel singly."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def values(kind: Any) -> dict[str, Any]:
-    return {"bundle_size": kind[1]}
+    return {"singles": kind[1]}
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +140,7 @@ def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(
     stream: Stream,
     tmp_path: Path,
 ) -> None:
-    ours, count = f"ordered_{kind[0]}", TRANSACTIONS[kind[0]]
+    ours, count = f"ordered_{kind[0]}_{kind[1]}", TRANSACTIONS[kind[0]]
     with engine.begin() as connection:
         # Beside the messages, in the same transactions: what the application knows that it has committed.
         connection.execute(text(f"CREATE TABLE {schema}.{ours} (id uuid)"))
@@ -160,20 +162,6 @@ def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(
     entries = [entry for entry in stream.entries() if entry["ce_type"] == ours.encode()]
     assert sorted(entry["ce_id"].decode() for entry in entries) == committed
     assert {json.loads(entry["data"])["end"] for entry in entries} == {"COMMIT"}
-
-
-def test_single_messages_that_wait_in_the_queue_run_together(
-    celery_setup: CeleryTestSetup, kind: Any, engine: Engine, schema: str, outbox: Outbox, rows: Rows
-) -> None:
-    if kind[1] > 1:
-        pytest.skip("these are bundles anyway")
-    with Session(engine) as session, session.begin():
-        messages = [Message("order.created", {"id": n}, to="orders", key=f"order:{n % 150}") for n in range(300)]
-        outbox.publish_many(session, messages)
-    settled(rows)
-    with engine.connect() as connection:
-        together = f"SELECT max(count) FROM {schema}.outbox_journal WHERE at > now() - interval '1 minute'"
-        assert connection.scalar(text(together)) > 1
 
 
 def postgres(program: str, schema: str, *arguments: str) -> str:

@@ -119,7 +119,7 @@ def test_every_committed_order_arrives_and_none_that_was_rolled_back(
     schemas_before, keys_before = schemas(engine), keys(redis_url)
     given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url, "TMPDIR": str(temporary)}
     # Settings that are not meant for the demo, and a broker that Celery would prefer.
-    others = {"OUTBOX_BUNDLE_SIZE": "7", "OUTBOX_DATABASE_SCHEMA": "nowhere", "CELERY_BROKER_URL": "redis://nowhere"}
+    others = {"OUTBOX_SINGLES": "7", "OUTBOX_DATABASE_SCHEMA": "nowhere", "CELERY_BROKER_URL": "redis://nowhere"}
     with running(tmp_path, "--json", "--orders", str(ORDERS), **given, **others) as demo:
         eventually(lambda: schemas(engine) - schemas_before, 60)
         eventually(lambda: keys(redis_url).keys() - keys_before.keys(), 60)

@@ -129,7 +129,7 @@ def test_a_worker_whose_time_limit_outlasts_the_lease(relay: Relay) -> None:
     assert found(relay, "lease_short") == {}
     shorter = relay.settings.replace(queue_lease=30, send_timeout=2)
     [finding, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).findings)
-    assert "is 25 s; run_lease is 20 s" in finding.fact
+    assert "is 25 s, and its lease lasts 20 s" in finding.fact
 
 
 def test_a_worker_that_writes_no_heartbeat_here(relay: Relay, rows: Rows, engine: Engine) -> None:
@@ -146,13 +146,13 @@ def test_a_worker_that_writes_no_heartbeat_here(relay: Relay, rows: Rows, engine
 
 
 def test_a_queue_without_a_worker(relay: Relay, run: Run) -> None:
-    [publisher] = [node for node in relay.nodes if "outbox.publish" in node.container.argv]
+    [publisher] = [node for node in relay.nodes if "outbox.publish,outbox.drain" in node.container.argv]
     publisher.container.child.stop()
     try:
         missing = "No worker serves the queue outbox.publish"
         gone = eventually(lambda: missing in (one := run("doctor", "--only", "no_workers")).stdout and one)
         assert gone.exit_code == 1
-        assert "celery -A outbox_tasks worker -Q outbox.publish -n publish1@%h -E" in gone.stdout
+        assert "celery -A outbox_tasks worker -Q outbox.publish,outbox.drain -n publish1@%h -E" in gone.stdout
     finally:
         publisher.container.restart()
         publisher.ready()

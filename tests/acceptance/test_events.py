@@ -1,4 +1,5 @@
-"""With task events on, every message is a publish task of its own to whoever watches, also those of a bundle."""
+"""With task events on, whoever watches sees each single as a publish task of its own, a drain as a task that says what
+it did, and no claim that did nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, PUBLISH_TASK
+from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK
 from outbox_tasks.settings import CLAIM_QUEUE
-from outbox_tasks.worker.bundles import NOTHING
+from outbox_tasks.worker.requests import NOTHING_CLAIMED
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
@@ -42,12 +43,16 @@ def values() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
-    return {"bundled": destinations["told"], "single": {**destinations["told"], "bundle_size": 1}}
+    return {
+        "few": destinations["told"],
+        "single": {**destinations["told"], "singles": "all"},
+        "drained": {**destinations["told"], "singles": 0},
+    }
 
 
 @pytest.fixture(scope="module")
 def celery_worker_cluster(relay: Relay, pool: str) -> CeleryWorkerCluster:
-    relay.beat()  # claims again what waits for a slot
+    relay.beat()
     return cluster(relay, [relay.claim(f"claim-{pool}"), relay.publish(1, 2, pool)])
 
 
@@ -90,7 +95,7 @@ def watcher(celery_setup: CeleryTestSetup) -> Iterator[Watcher]:
         yield made
 
 
-@pytest.mark.parametrize("to", ["bundled", "single"])
+@pytest.mark.parametrize("to", ["few", "single"])
 def test_every_message_is_seen_as_a_publish_task_of_its_own(
     watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream, to: str
 ) -> None:
@@ -108,11 +113,11 @@ def test_every_message_is_seen_as_a_publish_task_of_its_own(
             assert to in task.args
             assert (task.runtime is not None) == (state == "SUCCESS")
             assert (task.received is not None, task.started is not None) == (True, True)
-    assert BUNDLE_TASK not in {task.name for task in watcher.state.tasks.values()}
+    assert DRAIN_TASK not in {task.name for task in watcher.state.tasks.values()}
     assert sorted(set(stream.ids()) & set(ids["SUCCESS"])) == sorted(ids["SUCCESS"])
 
 
-@pytest.mark.parametrize("to", ["bundled", "single"])
+@pytest.mark.parametrize("to", ["few", "single"])
 def test_a_message_that_fails_first_is_one_task_with_retries(
     watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows, to: str
 ) -> None:
@@ -127,7 +132,7 @@ def test_a_message_that_fails_first_is_one_task_with_retries(
     settled(rows)
 
 
-@pytest.mark.parametrize("to", ["bundled", "single"])
+@pytest.mark.parametrize("to", ["few", "single"])
 def test_a_message_that_uses_up_its_attempts_is_seen_to_fail(
     watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows, to: str
 ) -> None:
@@ -145,7 +150,7 @@ def test_a_claim_is_seen_if_it_did_something(
     for _ in range(5):
         celery_setup.app.send_task(CLAIM_TASK, queue=CLAIM_QUEUE)
     with Session(engine) as session, session.begin():
-        id = str(outbox.publish(session, "order.created", {}, to="bundled", key="a"))
+        id = str(outbox.publish(session, "order.created", {}, to="few", key="a"))
     watcher.task(id, "SUCCESS")
 
     def results() -> list[str]:
@@ -153,17 +158,34 @@ def test_a_claim_is_seen_if_it_did_something(
         assert all(claim.received and claim.started for claim in claims)
         return [claim.result for claim in claims]
 
-    eventually(lambda: repr("claimed 1 in 1 bundles, 0 dead") in results())
-    assert repr(NOTHING) not in results()
+    eventually(lambda: repr("claimed 1 singles, started 0 drains, 0 dead") in results())
+    assert repr(NOTHING_CLAIMED) not in results()
 
 
 def test_the_code_of_a_publisher_may_be_any_text(watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows) -> None:
     codes = ["rate limited", "can't", "429:slow down"]
     with Session(engine) as session, session.begin():
-        bad = {code: str(outbox.publish(session, "order.bad", {"refuse": code}, to="bundled")) for code in codes}
-        good = [str(outbox.publish(session, "order.created", {}, to="bundled")) for _ in range(9)]
+        bad = {code: str(outbox.publish(session, "order.bad", {"refuse": code}, to="few")) for code in codes}
+        good = [str(outbox.publish(session, "order.created", {}, to="few")) for _ in range(9)]
     for code, id in bad.items():
         eventually(lambda: rows.state(id) == "dead")  # noqa: B023 - it is called at once
         assert code in watcher.task(id, "FAILURE").exception
     for id in good:
         watcher.task(id, "SUCCESS")
+
+
+def test_a_drain_is_seen_as_a_task_that_says_what_it_did(
+    watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows
+) -> None:
+    with Session(engine) as session, session.begin():
+        ids = {str(outbox.publish(session, "order.created", {}, to="drained")) for _ in range(20)}
+        outbox.publish(session, "order.refused", {"refuse": "not_wanted"}, to="drained")
+    settled(rows)
+
+    def results() -> list[str]:
+        drains = [task for task in watcher.state.tasks.values() if task.name == DRAIN_TASK and task.state == "SUCCESS"]
+        assert all("drained" in drain.args for drain in drains)
+        return [drain.result for drain in drains]
+
+    eventually(lambda: repr("dead 1, sent 20") in results())
+    assert not ids & watcher.state.tasks.keys()

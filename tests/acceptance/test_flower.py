@@ -1,4 +1,4 @@
-"""Flower lists the messages of bundles one by one, to those who have its password; and what people see is there."""
+"""Flower lists the messages that travel singly, to those who have its password; and what people see is there."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_each_worker_of_the_relay_writes_its_heartbeat(celery_setup: CeleryTestS
     assert "shop" not in found  # it serves the application alone
     expected = {
         "claim": (["outbox.claim", "outbox.maintain"], "solo", 1),
-        "publish1": (["outbox.publish"], "prefork", 2),
+        "publish1": (["outbox.drain", "outbox.publish"], "prefork", 2),
         "threads": (["outbox.publish"], "thread", 3),
     }
     told = {name: (facts["queues"], facts["pool"], facts["concurrency"]) for name, facts in found.items()}

@@ -25,7 +25,7 @@ WORKERS = {
     "one for all": [["-c", "2"]],
     "each its own": [
         ["-Q", "outbox.claim,outbox.maintain", "-P", "solo", "-n", "claim@%h"],
-        ["-Q", "outbox.publish", "-c", "2", "-n", "publish@%h"],
+        ["-Q", "outbox.publish,outbox.drain", "-c", "2", "-n", "publish@%h"],
         ["-Q", "shop,media", "-P", "solo", "-n", "shop@%h"],
     ],
 }

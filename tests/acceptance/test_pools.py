@@ -34,11 +34,11 @@ def queue(stream: Stream) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def destinations(stream: Stream, queue: str) -> dict[str, Any]:
-    # Small bundles: many sends at once. And one publisher that fails when two use it at once, as many clients would.
+    # Many sends at once. And one publisher that fails when two use it at once, as many clients would.
     return {
         "orders": {"url": stream.url},
-        "queue": {"url": stream.url.replace("redis+stream", "redis").replace(stream.name, queue), "bundle_size": 3},
-        "alone": {"url": stream.url.replace("redis+stream", SCHEME), "bundle_size": 3},
+        "queue": {"url": stream.url.replace("redis+stream", "redis").replace(stream.name, queue), "singles": "all"},
+        "alone": {"url": stream.url.replace("redis+stream", SCHEME), "singles": "all"},
     }
 
 

@@ -80,9 +80,9 @@ def named(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def complete(found: list[dict[str, Any]]) -> bool:
-    """Whether all are there: a request's is written after its answer, a bundle's after those of its messages."""
-    bundled = sum(span["attributes"]["messaging.batch.message_count"] for span in named(found, "send orders"))
-    return bundled == ORDERS - 1 and len(named(found, "POST /orders")) == ORDERS
+    """Whether all are there: a request's is written after its answer, a batch's after those of its messages."""
+    batched = sum(span["attributes"]["messaging.batch.message_count"] for span in named(found, "send orders"))
+    return batched == ORDERS - 1 and len(named(found, "POST /orders")) == ORDERS
 
 
 def test_one_trace_goes_from_the_request_through_the_relay_to_the_consumer(
@@ -108,7 +108,7 @@ def test_one_trace_goes_from_the_request_through_the_relay_to_the_consumer(
     theirs, own = spans(directory), [plain(span) for span in exporter.get_finished_spans()]
     requests = {span["span"]: span for span in named(theirs, "POST /orders")}
     sends = {span["span"]: span for span in named(theirs, "publish orders")}
-    bundles = {span["span"]: span for span in named(theirs, "send orders")}
+    batches = {span["span"]: span for span in named(theirs, "send orders")}
     clicks = {span["span"]: span for span in named(own, "click")}
     for consumed in named(own, "consume"):
         sent = sends.pop(consumed["parent"])
@@ -117,9 +117,9 @@ def test_one_trace_goes_from_the_request_through_the_relay_to_the_consumer(
         assert {span["trace"] for span in (consumed, sent, request, click)} == {click["trace"]}
         assert sent["attributes"]["messaging.message.id"] == consumed["attributes"]["id"]
         [link] = sent["links"]
-        assert request["span"] in bundles[link]["links"]
+        assert request["span"] in batches[link]["links"]
     assert not sends
     # The order that was rolled back: its request was traced, and nothing came of it.
     assert [span["name"] for span in (*requests.values(), *clicks.values())] == ["POST /orders", "click"]
-    assert sum(span["attributes"]["messaging.batch.message_count"] for span in bundles.values()) == ORDERS - 1
+    assert sum(span["attributes"]["messaging.batch.message_count"] for span in batches.values()) == ORDERS - 1
     eventually(lambda: not rows.hot())

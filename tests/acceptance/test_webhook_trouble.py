@@ -53,11 +53,6 @@ def hook() -> Iterator[Hook]:
 
 
 @pytest.fixture(scope="module")
-def values() -> dict[str, Any]:
-    return {"profile": "per-message"}
-
-
-@pytest.fixture(scope="module")
 def destinations(hook: Hook) -> dict[str, Any]:
     return {"hook": {"url": f"http://127.0.0.1:{hook.server_port}/?outbox_private=allow"}}
 

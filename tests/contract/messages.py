@@ -52,6 +52,7 @@ def message(number: int = 0, **fields: Any) -> LeasedMessage:
         "aggregate_id": None,
         "created_at": datetime(2030, 1, 2, 3, 4, 5, 678, UTC),
         "attempts": 1,
+        "seq": number,
     }
     return LeasedMessage(**{**plain, **fields})
 
@@ -75,7 +76,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def sent_in_order(publisher: Publisher, messages: list[LeasedMessage]) -> list[Outcome]:
-    """The outcomes of a bundle whose messages may share keys. The relay gives a publisher one message of a key at a
+    """The outcomes of a batch whose messages may share keys. The relay gives a publisher one message of a key at a
     time. The long timeout leaves a busy machine time for all of them."""
     settings = Settings(destinations={"orders": {"url": "a://b"}}, send_timeout=600)
     return send_in_order(settings, {"orders": publisher}, "orders", messages)

@@ -20,9 +20,9 @@ from outbox_tasks.destinations import load, proto
 from outbox_tasks.destinations.grpc import publisher as grpc_events
 from outbox_tasks.destinations.proto import CloudEvent, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.model import Result
-from outbox_tasks.relay.drain import drain
+from outbox_tasks.model import Result, Step
 from outbox_tasks.relay.publishers import Publishers
+from tests.claims import drain_all
 from tests.conftest import MakeStore, Rows
 from tests.contract.counterparts.grpc_events import Counterpart
 from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
@@ -131,8 +131,8 @@ class TestTheAnswerForOneMessage:
             rows.insert(event_type=kind)
         store = new_store(destinations={"orders": {"url": target.url(target.place)}})
         with closing(Publishers(store.settings)) as publishers, soon():
-            drained = drain(store, publishers)
-        assert (drained.sent, drained.later) == (2, 1)
+            steps = drain_all(store, publishers)
+        assert steps == {Step.SENT: 2, Step.LATER: 1}
         assert [(row.event_type, row.last_error_code, row.last_error) for row in rows.hot()] == [
             ("long", "internal", "a://")
         ]

@@ -266,7 +266,7 @@ class TestBadBehaviour:
             connected(publisher)
             outcomes = publisher.publish([message(0), answered(1, after=30), message(2)])
         assert [(o.result, o.code) for o in outcomes] == [
-            (Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.RETRY, "timeout"),
+            (Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.BEHIND, None),
         ]  # fmt: skip
 
     def test_a_server_that_takes_nothing_in(self) -> None:

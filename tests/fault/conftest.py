@@ -22,9 +22,9 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.relay.claim import Tally, claim
+from outbox_tasks.relay.claim import Pace, Tally, claim
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import Rows, Stream, eventually
@@ -49,7 +49,7 @@ LONG = {"queue_lease": 100}
 """Leases whose end no test waits for."""
 
 MANY = 400
-SLOW = {"bundle_size": 10, "max_in_flight": 100}
+SLOW = {"singles": "all"}
 """The relay's settings for `slow_messages`."""
 
 MakeRelay = Callable[..., Relay]
@@ -113,7 +113,7 @@ class Here:
 
     def claim(self) -> Tally:
         """Claim what is due, and hand it to the relay's publish workers."""
-        return claim(self.store, self.broker.send, self.broker.waiting)
+        return claim(self.store, self.broker.send, self.broker.queued, Pace(self.store.settings.destinations))
 
 
 @pytest.fixture
@@ -196,8 +196,8 @@ def waiting_for_locks(engine: Engine, schema: str) -> set[int]:
 
 def queued(redis: EmbeddedValkey) -> int:
     """Celery messages that wait for publish workers."""
-    with Stream(redis.url, PUBLISH_QUEUE).client as client:  # a list for each priority
-        return sum(int(client.llen(name)) for name in client.scan_iter(f"{PUBLISH_QUEUE}*"))
+    with Stream(redis.url, PUBLISH_QUEUE).client as client:
+        return int(client.llen(PUBLISH_QUEUE)) + int(client.llen(DRAIN_QUEUE))
 
 
 def slow_messages(rows: Rows) -> list[str]:

@@ -21,7 +21,7 @@ README = Path(__file__).parents[2] / "README.md"
 def test_two_beats_and_four_claim_workers_deliver_each_message_once(
     relay: Relay, here: Here, rows: Rows, stream: Stream, engine: Engine, schema: str
 ) -> None:
-    small = {"max_in_flight": 30, "bundle_size": 10, **CALM}
+    small = {"singles": "all", **CALM}
     claimers = [relay.claim(f"claim{n}", **small) for n in range(4)]
     relay.publish(concurrency=2, **CALM)
     relay.beat(**CALM)
@@ -35,7 +35,7 @@ def test_two_beats_and_four_claim_workers_deliver_each_message_once(
     drained(rows)
     assert check(rows, stream, ids) == 0
     assert {row.attempts for row in rows.archived()} == {1}
-    at_work = [claimer for claimer in claimers if re.search(r"claimed [1-9]\d* messages", claimer.logs())]
+    at_work = [claimer for claimer in claimers if re.search(r"claimed [1-9]\d* singles", claimer.logs())]
     assert len(at_work) > 1
 
 

@@ -37,6 +37,7 @@ def values(postgres_url: str, schema: str, stream: Stream, proxy: Proxy) -> dict
         "broker_url": f"redis://127.0.0.1:{proxy.port}/0",
         "destinations": destinations(stream),
         "claim_interval": 0.5,
+        "singles": "all",  # so that some wait in the broker
     }
 
 

@@ -68,7 +68,7 @@ def test_hosts_whose_clocks_are_minutes_apart_deliver_without_a_lease_that_runs_
     relay.ready()
     ids = rows.insert(MANY)
     fail_once = json.dumps({"fail": 1}).encode()
-    for _ in range(3):  # in bundles of their own: of a larger one, more than a few that fail go back to the table
+    for _ in range(3):
         pair = rows.insert(2, destination="told", payload=fail_once)
         eventually(lambda pair=pair: not [row for row in rows.hot() if str(row.id) in pair and not row.attempts])
         ids += pair

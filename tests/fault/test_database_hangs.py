@@ -18,14 +18,13 @@ from lab.proxy import Proxy
 from lab.trace import Trace
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome
+from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.operating.doctor import examine
-from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import distribution
+from tests.claims import drain_all
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.fault.conftest import SLOW, OwnDatabase, check, drained, in_the_middle, slow_messages
 
@@ -152,8 +151,8 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
     with ExitStack() as undone:
         undone.callback(other.dispose)
         store = undone.enter_context(closing(Store.connect(before)))
-        assert store.note_timeline() is None
-        assert store.note_timeline() is None
+        assert store.note_lost_commits() is None
+        assert store.note_lost_commits() is None
         assert [finding.code for finding in examine(before, only=["timeline_changed"]).findings] == []
         trace = Trace(database.engine, database.schema)
         trace.install()
@@ -167,8 +166,8 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
         with psycopg.connect(standby.url, autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
         taken_over = undone.enter_context(closing(Store.connect(after)))
-        assert taken_over.note_timeline() == 3
-        assert taken_over.note_timeline() is None
+        assert taken_over.note_lost_commits() == 3
+        assert taken_over.note_lost_commits() is None
         _deliver(taken_over, arrived)
         assert sorted(arrived) == sorted(ids * 2)
         assert {row.last_error_code for row in rows.archived()} == {"timeline_changed"}
@@ -200,7 +199,4 @@ def _deliver(store: Store, arrived: list[str]) -> None:
         def close(self) -> None:
             """Nothing is open."""
 
-    bundles: list[Bundle] = []
-    claim(store, bundles.extend, lambda: 0)
-    for bundle in bundles:
-        [*deliver(store, {bundle.destination: Taking()}, bundle)]
+    drain_all(store, {"orders": Taking()})

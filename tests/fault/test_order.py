@@ -52,8 +52,9 @@ def stream() -> Iterator[Stream]:
 
 @pytest.fixture
 def values(values: dict[str, Any]) -> dict[str, Any]:
-    """A destination that was out of reach is soon tried again."""
-    return {**values, "breaker_pause": 0.1}
+    """A destination that was out of reach is soon tried again. One destination gets singles only."""
+    told = {**values["destinations"]["told"], "singles": "all"}
+    return {**values, "breaker_pause": 0.1, "destinations": {**values["destinations"], "told": told}}
 
 
 class Withdrawn(Exception):

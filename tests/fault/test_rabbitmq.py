@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from celery import Celery
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from lab.proxy import Proxy, through
 from outbox_tasks import Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import PLAIN, Relay
+from tests.acceptance.publishers import distribution
 from tests.conftest import Rows, Stream, eventually
 from tests.contract.counterparts.rabbitmq import Counterpart, running
 from tests.fault import several_apps
@@ -51,7 +54,7 @@ def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
     with Session(engine) as session, session.begin():  # before there is any queue
         first = str(outbox.publish(session, "order.created", {}, to="orders"))
     workers = [relay.publish()]
-    relay.ready()  # a bundle that is sent before its queue exists is lost until its lease ends
+    relay.ready()  # a task that is sent before its queue exists is lost until its lease ends
     workers.append(relay.claim())
     beat = relay.beat()
     for name in APPS:
@@ -101,6 +104,28 @@ def test_messages_that_wait_for_a_retry_hold_up_no_others(
     eventually(lambda: sum(row.attempts for row in rows.hot()) >= 2)
     [good] = rows.insert()
     eventually(lambda: good in stream.ids(), 30)
+
+
+def test_connections_that_are_lost_in_silence_are_replaced(
+    rabbit: Counterpart, values: dict[str, Any], rows: Rows, tmp_path: Path
+) -> None:
+    """Of workers, of the claim, and of beat."""
+    with Proxy(rabbit.port) as proxy:
+        there = {**values, "broker_url": through(rabbit.broker, proxy)}
+        relay = Relay(tmp_path, there, distribution(tmp_path / "plugins"))
+        try:
+            relay.publish()
+            relay.ready()
+            relay.claim()
+            relay.beat()
+            relay.ready()
+            rows.insert(3)
+            drained(rows)
+            proxy.forget()
+            rows.insert(3)
+            drained(rows, 60)
+        finally:
+            relay.close()
 
 
 def test_tasks_wait_in_workers_only_where_the_prefetch_grows(rabbit: Counterpart, relay: Relay) -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from kombu import Connection, Producer
 
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, PUBLISH_TASK
+from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from tests.acceptance.nodes import Relay, Worker
@@ -19,7 +19,7 @@ from tests.fault.conftest import CALM, check, drained
 ID = str(uuid4())
 PLAIN: dict[str, Any] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 CALL = {"id": ID, "task": PUBLISH_TASK, "retries": 0}
-BUNDLE = {**CALL, "task": BUNDLE_TASK}
+DRAIN = {**CALL, "task": DRAIN_TASK}
 ARGUMENTS = ["order.created", "orders", 0, ID]
 
 
@@ -33,8 +33,8 @@ RUBBISH: dict[str, tuple[str, dict[str, Any]]] = {
     "arguments in a body of both protocols": (json.dumps({"args": ARGUMENTS, "kwargs": {}}), CALL),
     "too few arguments": (body(["order.created"]), CALL),
     "too many arguments": (body([*ARGUMENTS, 1]), CALL),
-    "keywords in a list": (body(keywords=["gather"]), CALL),
-    "unknown keywords": (body(keywords={"gather": True, "sender": "me"}), CALL),
+    "keywords in a list": (body(keywords=["more"]), CALL),
+    "unknown keywords": (body(keywords={"more": True, "sender": "me"}), CALL),
     "no JSON": ("{", CALL),
     "null": ("null", CALL),
     "a huge nesting": ("[" * 100_000, CALL),
@@ -44,9 +44,10 @@ RUBBISH: dict[str, tuple[str, dict[str, Any]]] = {
     "an attempt beyond all numbers": (body(["order.created", "orders", 2**31, ID]), CALL),
     "a lease that is none": (body(["order.created", "orders", 0, 5]), CALL),
     "a destination that no database takes": (body(["order.created", "or\x00ders", 0, ID]), CALL),
-    "rows that are none": (body(["orders", ID, {"a": 1}]), BUNDLE),
-    "rows of another length": (body(["orders", ID, [[ID, 0]]]), BUNDLE),
-    "leases that are none": (body(["orders", ID, [[ID, 0, "a"]]], {"leases": [5]}), BUNDLE),
+    "a drain without a destination": (body([]), DRAIN),
+    "a drain of a destination that no database takes": (body(["or\x00ders"]), DRAIN),
+    "a slot that is none": (body(["orders", "first"]), DRAIN),
+    "a drain with keywords": (body(["orders"], {"more": True}), DRAIN),
     "an ETA that is none": (body(), {**CALL, "eta": "tomorrow"}),
     "a wait that is none": (body(), {**CALL, "outbox_wait": "long"}),
     "time limits of its own": (body(), {**CALL, "timelimit": [1, None]}),

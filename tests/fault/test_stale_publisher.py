@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from uuid import UUID, uuid4
 
 import psutil
 import pytest
 from sqlalchemy import Engine, text
 
-from outbox_tasks.model import Bundle, Outcome, Ticket
+from outbox_tasks.model import Verdict
 from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.send import begin_and_send
+from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import settle
 from tests.acceptance.nodes import Relay, Worker, freeze
-from tests.claims import take
+from tests.claims import begin, take
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import Here, archive_locked, waiting_for_locks
 
-PublishedByAnother = Callable[[str], tuple[Bundle, list[tuple[Ticket, Outcome]]]]
+Sent = tuple[str, list[Verdict]]
+"""The token of a lease, and what became of its message."""
 
 
 @pytest.fixture
-def published_by_another(here: Here) -> PublishedByAnother:
-    """Claims the message as soon as its lease ends, and sends it; does not settle yet."""
+def published_by_another(here: Here) -> Callable[[str], Sent]:
+    """Takes the message as soon as its lease ends, and sends it; does not settle yet."""
 
-    def publish(id: str) -> tuple[Bundle, list[tuple[Ticket, Outcome]]]:
-        lease = str(uuid4())
-        [claimed] = eventually(lambda: take(here.store, {"orders": 10}, lease))
-        assert claimed.id == id
-        bundle = Bundle("orders", lease, (Ticket(id, claimed.attempts, claimed.event_type),))
-        publishers = Publishers(here.store.settings)
-        outcomes = begin_and_send(here.store, publishers, bundle)
-        publishers.close()
-        return bundle, outcomes
+    def publish(id: str) -> Sent:
+        [single] = eventually(lambda: take(here.store, {"orders": 10}))
+        assert single.id == id
+        message = begin(here.store, single)
+        assert message is not None
+        with closing(Publishers(here.store.settings)) as publishers:
+            return single.token, send(here.store.settings, publishers, "orders", [message])
 
     return publish
 
@@ -51,14 +51,14 @@ def paused(relay: Relay, here: Here, rows: Rows) -> tuple[Worker, psutil.Process
 
 
 def test_a_paused_worker_does_not_begin_a_message_that_another_has_sent(
-    relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: PublishedByAnother
+    relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: Callable[[str], Sent]
 ) -> None:
     worker, child, id = paused(relay, here, rows)
-    bundle, outcomes = published_by_another(id)
+    token, verdicts = published_by_another(id)
     child.resume()
     worker.wait_for_log(f"[{id}] ignored")
     assert stream.ids() == [id]
-    settle(here.store, bundle, outcomes)
+    settle(here.store, token, "orders", verdicts)
     [row] = rows.archived()
     assert (row.attempts, row.last_error_code) == (1, "lease_expired")
 
@@ -85,7 +85,7 @@ def test_a_paused_worker_does_not_settle_a_message_that_another_has_sent(
     stream: Stream,
     engine: Engine,
     schema: str,
-    published_by_another: PublishedByAnother,
+    published_by_another: Callable[[str], Sent],
 ) -> None:
     worker = relay.publish(pool="solo")
     worker.ready()
@@ -96,12 +96,12 @@ def test_a_paused_worker_does_not_settle_a_message_that_another_has_sent(
         eventually(lambda: waiting_for_locks(engine, schema))
         worker.freeze()
         eventually(lambda: not waiting_for_locks(engine, schema))  # the server gives up by its own clock
-    bundle, outcomes = published_by_another(id)
+    token, verdicts = published_by_another(id)
     worker.thaw()
     worker.wait_for_log(f"[{id}] ignored")
     row = rows.one(id)
-    assert (row.lease, row.attempts, row.begun) == (UUID(bundle.lease), 2, True)
-    [verdict] = settle(here.store, bundle, outcomes)
+    assert (row.lease, row.attempts, row.begun) == (UUID(token), 2, True)
+    [verdict] = settle(here.store, token, "orders", verdicts).verdicts
     assert verdict.step == "sent"
     assert stream.ids() == [id, id]
     [row] = rows.archived()

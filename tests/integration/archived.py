@@ -74,8 +74,11 @@ class Archived:
         with self.engine.begin() as connection:
             ids = wide.insert(connection, s, count, values)
             settled = text(
-                f"WITH gone AS (DELETE FROM {s}.outbox_ready r USING {s}.outbox_messages m "
-                "WHERE r.seq = m.seq AND m.id = ANY (CAST(:ids AS uuid[])) RETURNING r.seq, r.destination) "
+                f"WITH ready AS (DELETE FROM {s}.outbox_ready r USING {s}.outbox_messages m "
+                "WHERE r.seq = m.seq AND m.id = ANY (CAST(:ids AS uuid[])) RETURNING r.seq, r.destination), "
+                f"held AS (DELETE FROM {s}.outbox_held r USING {s}.outbox_messages m "
+                "WHERE r.seq = m.seq AND m.id = ANY (CAST(:ids AS uuid[])) RETURNING r.seq, r.destination), "
+                "gone AS (SELECT * FROM ready UNION ALL SELECT * FROM held) "
                 f"INSERT INTO {s}.outbox_journal (first, at, state, count, destination, holder, seqs) "
                 "SELECT min(seq), :at, :state, count(*), destination, :holder, range_agg(int8range(seq, seq + 1)) "
                 "FROM gone GROUP BY destination, seq >> 32"

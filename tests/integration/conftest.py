@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import redis
@@ -15,32 +14,20 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine
 
 from outbox_tasks import Outbox, cli
-from outbox_tasks.model import Bundle, LeasedMessage, Ticket
-from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.relay.store.runs import Runs
+from outbox_tasks.relay.store.takes import Batch
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import Page, Role
-from tests.claims import take
+from tests.claims import drain_all, take_batch
 from tests.conftest import MakeSettings, MakeStore, Rows
 from tests.integration.archived import Archived
 from tests.integration.browsing import Browser, Visit
 from tests.integration.supervised import Send, Tasks, supervised
 
-Lease = Callable[..., Bundle]
+Lease = Callable[..., Batch]
 Command = Callable[..., Result]
-
-
-def bundle_of(claimed: list[Claimed], lease: str) -> Bundle:
-    """All that was claimed, in one bundle."""
-    return Bundle(claimed[0].destination, lease, tuple(Ticket(c.id, c.attempts, c.event_type) for c in claimed))
-
-
-def after(begun: dict[str, LeasedMessage]) -> tuple[Ticket, ...]:
-    """The tickets to settle what was begun."""
-    return tuple(Ticket(message.id, message.attempts, message.event_type) for message in begun.values())
 
 
 @pytest.fixture
@@ -56,13 +43,12 @@ def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
 
 @pytest.fixture
 def lease(store: Store, rows: Rows) -> Lease:
-    """Inserts rows and claims them, in one bundle."""
+    """Inserts rows and takes them as a drain's batch: their send has begun."""
 
-    def make(count: int = 1, /, by: Store = store, **columns: object) -> Bundle:
+    def make(count: int = 1, /, by: Store = store, **columns: object) -> Batch:
         if count:
             rows.insert(count, **columns)
-        token = str(uuid4())
-        return bundle_of(take(by, {"orders": 10_000}, token), token)
+        return take_batch(by)
 
     return make
 
@@ -85,7 +71,7 @@ def tasks(confirming: Store, broker_url: str) -> Iterator[Tasks]:
 @pytest.fixture
 def send(confirming: Store) -> Iterator[Send]:
     publishers = Publishers(confirming.settings)
-    yield lambda: {step.value: count for step, count in drain(confirming, publishers).steps.items()}
+    yield lambda: {step.value: count for step, count in drain_all(confirming, publishers).items()}
     publishers.close()
 
 

@@ -14,13 +14,12 @@ from sqlalchemy import Connection, delete, text
 
 from lab.trace import Trace
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import Bundle
 from outbox_tasks.operating.messages.acts import Operator
-from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Runs
 from tests.conftest import Rows
-from tests.integration.machine import LONG, Broker, Chance, Destination, Forgetful, Runner, Tasks, Worker
+from tests.integration.machine import CRASHED, LONG, Broker, Chance, Destination, Forgetful, Runner, Tasks, Worker
 
 KEYS = ("a", "a", "b", None)
 ANSWERS = [*["sent"] * 5, "retry", "unheard", "outage", "dead", "discarded"]
@@ -28,6 +27,7 @@ TRANSACTIONS = 2
 ACTIONS = [
     *["write"] * 5, *["commit"] * 4, "roll_back", *["claim"] * 6, *["start"] * 3, *["go_on"] * 5, *["deliver"] * 9,
     "die", "lose_a_task", "time_passes", "some_leases_expire", "broker_is_flushed", "recall", "redrive", "discard",
+    *["cancel"] * 2,
     *["begin_a_run"] * 5, *["end_a_run"] * 4, "renew",
 ]  # fmt: skip
 ENDS = [*["done"] * 4, "dead", "discarded", "lost", "retry", "put back", "silent"]
@@ -35,8 +35,34 @@ ENDS = [*["done"] * 4, "dead", "discarded", "lost", "retry", "put back", "silent
 NO_CAUSE = {"lease_expired", "not_started"}
 """Errors of messages that were not sent."""
 
-PASSED = {"leases": "locked_until", "runs": "locked_until", "waiting": "due", "ready": "since", "held": "since"}
+PASSED = {
+    "leases": "locked_until", "runs": "locked_until", "drains": "until", "waiting": "due", "ready": "since",
+    "held": "since", "keys": "due",
+}  # fmt: skip
 """Where the storage says when time is over."""
+
+ASTRAY = """
+SELECT 'held, and its key has no row', h.seq FROM {s}.outbox_held h WHERE NOT EXISTS (
+  SELECT FROM {s}.outbox_keys k WHERE k.destination = h.destination AND k.key = h.key AND k.more AND k.first <= h.seq)
+UNION ALL
+SELECT 'a key that nobody has', min(m.seq) FROM {s}.outbox_keys k JOIN {s}.outbox_messages m USING (destination, key)
+WHERE k.token IS NOT NULL
+  AND NOT EXISTS (SELECT FROM {s}.outbox_leases l WHERE l.token = k.token AND l.seqs && ARRAY(
+    SELECT m.seq FROM {s}.outbox_messages m WHERE m.destination = k.destination AND m.key = k.key))
+  AND NOT EXISTS (SELECT FROM {s}.outbox_runs r WHERE r.destination = k.destination AND r.key = k.key)
+GROUP BY k.destination, k.key
+UNION ALL
+SELECT 'at work, and its key has no row', w.seq FROM {s}.outbox_at_work w
+WHERE w.key IS NOT NULL AND w.place IN ('leased', 'running', 'handed over') AND NOT EXISTS (
+  SELECT FROM {s}.outbox_keys k WHERE k.destination = w.destination AND k.key = w.key AND k.token IS NOT NULL)
+UNION ALL
+SELECT 'taken from behind a dead letter', min(h.seq) FROM {s}.outbox_held h
+JOIN {s}.outbox_keys k ON k.destination = h.destination AND k.key = h.key AND k.token IS NOT NULL
+JOIN {s}.outbox_dead d ON d.destination = h.destination AND d.key = h.key
+JOIN {s}.outbox_leases l ON l.token = k.token
+GROUP BY h.destination, h.key, l.seqs HAVING min(d.seq) < l.seqs[1]
+"""
+"""Whatever happens, there is nothing of this."""
 
 
 class Relay(RuleBasedStateMachine):
@@ -59,6 +85,8 @@ class Relay(RuleBasedStateMachine):
         self.written: dict[int, list[tuple[int, str, str | None]]] = defaultdict(list)
         self.committed: list[tuple[int, str, str | None]] = []
         self.discarded: set[str] = set()
+        self.cancelled: dict[int, set[str]] = defaultdict(set)
+        self.pace = Pace(self.store.settings.destinations)
         self.broker, self.orders, self.tasks = Broker(), Destination(), Tasks()
         self.publishers = {"orders": self.orders, "tasks": self.tasks}
         self.workers: list[Worker] = []
@@ -69,7 +97,13 @@ class Relay(RuleBasedStateMachine):
     # One rule, whose actions are weighted: with a rule for each, hypothesis seldom brings together what takes them all.
     @rule(data=st.data(), action=st.sampled_from(ACTIONS))
     def act(self, data: st.DataObject, action: str) -> None:
-        getattr(self, action)(Chance(lambda sides: data.draw(st.integers(0, sides - 1))))
+        self.do(action, Chance(lambda sides: data.draw(st.integers(0, sides - 1))))
+
+    def do(self, action: str, chance: Chance) -> None:
+        getattr(self, action)(chance)
+        with self.rows.engine.connect() as connection:
+            astray = connection.execute(text(ASTRAY.format(s=self.schema))).all()
+        assert not astray, f"after {action}: {astray}"
 
     # --- the application ---
 
@@ -101,50 +135,45 @@ class Relay(RuleBasedStateMachine):
         self.end(chance.number(TRANSACTIONS), well=False)
 
     def end(self, who: int, *, well: bool) -> None:
-        written = self.written.pop(who, [])
+        written, cancelled = self.written.pop(who, []), self.cancelled.pop(who, set())
         (self.connections[who].commit if well else self.connections[who].rollback)()
         if well:
             self.committed += written
+            self.discarded |= cancelled
+
+    def cancel(self, chance: Chance) -> None:
+        """The application takes a message back, and goes on in the same transaction."""
+        if self.committed:
+            who, (_, id, _) = chance.number(TRANSACTIONS), chance.of(self.committed[-6:])
+            cancel = text(f"SELECT * FROM {self.schema}.outbox_cancel(ARRAY[CAST(:id AS uuid)])")
+            self.cancelled[who] |= {str(gone) for gone in self.connections[who].scalars(cancel, {"id": id})}
 
     # --- the relay ---
 
     def claim(self, chance: Chance) -> None:
         self.broker.mood = chance.of([*["takes"] * 8, "refuses", "takes it, and does not say so"])
         with suppress(BrokerUnreachable):
-            claim(chance.of((self.store, self.other)), self.broker.send, lambda: 0)
+            claim(chance.of((self.store, self.other)), self.broker.send, lambda: 0, self.pace)
 
     def start(self, chance: Chance) -> Worker | None:
         """A worker takes a task, which may come once more, and begins it."""
         if not self.broker.queue:
             return None
-        bundle = chance.of(self.broker.queue)
+        task = chance.of(self.broker.queue)
         if not chance.one_in(5):
-            self.broker.queue.remove(bundle)
+            self.broker.queue.remove(task)
         self.count += 1
-        worker = Worker(self.count, self.store, self.publishers, bundle if self.count % 2 else self._gathered(bundle))
-        self.store.begin_is_lost = chance.one_in(10) and not self._frail()
+        worker = Worker(self.count, self.store, self.publishers, task, chance.number(4))
+        self.store.begin_is_lost = self._nobody_cancels and chance.one_in(10)
         self._resume(worker, chance)
         self.store.begin_is_lost = False
         return worker
-
-    def _gathered(self, bundle: Bundle) -> Bundle:
-        """It, and others like it, if each is a single message."""
-        alike = [
-            each for each in self.broker.queue if each.destination == bundle.destination and len(each.tickets) == 1
-        ]
-        if len(bundle.tickets) > 1 or not alike:
-            return bundle
-        for each in alike:
-            self.broker.queue.remove(each)
-        parts = [bundle, *alike]
-        tickets = tuple(ticket for part in parts for ticket in part.tickets)
-        return Bundle(bundle.destination, str(uuid4()), tickets, leases=tuple(part.lease for part in parts))
 
     def go_on(self, chance: Chance) -> None:
         if self.workers:
             worker = chance.of(self.workers)
             self.workers.remove(worker)
-            self.store.settle_is_lost = chance.one_in(10) and not self._frail(worker)
+            self.store.settle_is_lost = chance.one_in(10)
             self._resume(worker, chance)
             self.store.settle_is_lost = False
 
@@ -155,18 +184,24 @@ class Relay(RuleBasedStateMachine):
             self.workers.remove(worker)
             self._resume(worker, chance)
 
+    @property
+    def _nobody_cancels(self) -> bool:
+        """A crash ends all transactions. And people's acts may wait for an application that takes messages back."""
+        return not any(self.cancelled.values())
+
     def _resume(self, worker: Worker, chance: Chance) -> None:
+        takes = self.store.takes
+        takes.take_is_lost = self._nobody_cancels and chance.one_in(20)
         if worker.go_on([chance.of(ANSWERS) for _ in range(chance.number(7))]):
             self.workers.append(worker)
+        if takes.take_is_lost:
+            takes.take_is_lost = False
+            self.store.ask("claim/suspects.sql", **CRASHED)
         self.broker.queue += worker.retries
         worker.retries = []
 
-    def _frail(self, *more: Worker) -> bool:
-        """Nobody would be left who could tell what was sent."""
-        return any(worker.frail for worker in (*self.workers, *more))
-
     def die(self, chance: Chance) -> None:
-        if self.workers and not self._frail():
+        if self.workers:
             worker = chance.of(self.workers)
             self.workers.remove(worker)
             worker.kill()
@@ -188,8 +223,10 @@ class Relay(RuleBasedStateMachine):
         """Leases expire, and waits are over."""
         with self.rows.engine.begin() as connection:
             for table, column in PASSED.items():
+                later = f"{column} > clock_timestamp() AND {column} < 'infinity'"
+                free = f"SELECT ctid FROM {self.schema}.outbox_{table} WHERE {later} FOR UPDATE SKIP LOCKED"
                 passed = f"UPDATE {self.schema}.outbox_{table} SET {column} = clock_timestamp()"
-                connection.execute(text(f"{passed} WHERE {column} > clock_timestamp()"))
+                connection.execute(text(f"{passed} WHERE ctid = ANY (ARRAY({free}))"))
             connection.execute(text(f"UPDATE {self.schema}.outbox_destinations SET pause_until = clock_timestamp()"))
 
     def some_leases_expire(self, chance: Chance) -> None:
@@ -230,12 +267,12 @@ class Relay(RuleBasedStateMachine):
 
     def redrive(self, _: Chance | None = None) -> None:
         dead = [row.id for row in self.rows.hot() if row.status == "dead"]
-        if dead:
+        if dead and self._nobody_cancels:
             self.person.act("redrive", dead)
 
     def discard(self, chance: Chance) -> None:
         """A dead letter, or a message that waits."""
-        if rows := self.rows.hot():
+        if (rows := self.rows.hot()) and self._nobody_cancels:
             id: UUID = chance.of(rows).id
             if self.person.act("discard", [id], states=["dead", "pending"]).count:
                 self.discarded.add(str(id))
@@ -249,21 +286,25 @@ class Relay(RuleBasedStateMachine):
         for worker in self.workers:
             worker.finish()
         self.broker.mood = "takes"
-        for n in range(len(self.committed) + 3):
-            if not self.rows.hot():
+        for n in range(len(self.committed) + 6):
+            if not self.rows.hot() and not self._keys():
                 break
             self.redrive()
             self.time_passes()
             self.broker.queue.clear()
-            claim((self.store, self.other)[n % 2], self.broker.send, lambda: 0)
-            for bundle in self.broker.queue:
-                Worker(0, self.store, self.publishers, bundle).finish()
+            claim((self.store, self.other)[n % 2], self.broker.send, lambda: 0, self.pace)
+            for task in self.broker.queue:
+                Worker(0, self.store, self.publishers, task).finish()
             for copy in self.tasks.copies:
                 if self.runner.begin(copy, 0):
                     self.runner.end(*self.runner.running[-1], "done", 0)
         traced = self.trace.check()
         assert not traced.wrong, str(traced)
         self._check()
+
+    def _keys(self) -> list[Any]:
+        with self.rows.engine.connect() as connection:
+            return list(connection.execute(text(f"SELECT k::text FROM {self.schema}.outbox_keys k")).all())
 
     def _check(self) -> None:
         delivered = [*self.orders.arrived, *self.runner.began]
@@ -275,6 +316,7 @@ class Relay(RuleBasedStateMachine):
         assert not [day for day in self.store.ask("look/books.sql") if day.missing], "the books do not balance"
         stuck = [self.trace.life(row.id) for row in self.rows.hot()]
         assert not stuck, "stuck:\n" + "\n\n".join("\n".join(life) for life in stuck)
+        assert not (keys := self._keys()), f"busy, and nothing of them is left: {keys}"
         assert wanted - gone <= set(first), "lost"
         assert wanted == set(archived), "lost"
         for key in {key for *_, key in self.committed if key}:

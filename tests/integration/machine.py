@@ -3,7 +3,7 @@ loses, repeats and reorders, destinations that answer as they are told, and a se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,10 +14,13 @@ from sqlalchemy import text
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict, content
-from outbox_tasks.relay.deliver import deliver
+from outbox_tasks.model import DrainAsked, LeasedMessage, Outcome, Single, Step, Verdict, content
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.relay.store.takes import Batch, Takes
 
 T = TypeVar("T")
 
@@ -47,18 +50,21 @@ class Chance:
         return self.number(sides) == sides - 1
 
 
+Task = Single | DrainAsked
+
+
 class Broker:
-    """The queue of publish tasks. Any of them may be taken next."""
+    """The queues of publish and drain tasks. Any of them may be taken next."""
 
     def __init__(self) -> None:
-        self.queue: list[Bundle] = []
+        self.queue: list[Task] = []
         self.mood = "takes"
 
-    def send(self, bundles: Sequence[Bundle]) -> None:
+    def send(self, singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
         """As `Broker.send`: it takes the tasks, refuses them, or takes them without an answer."""
         mood, self.mood = self.mood, "takes"
         if mood != "refuses":
-            self.queue += bundles
+            self.queue += [*singles, *drains]
         if mood != "takes":
             raise BrokerUnreachable(url="test", reason=mood)
 
@@ -124,15 +130,20 @@ def pause() -> list[str]:
 
 
 class Worker:
-    """A process that delivers one bundle. It goes on from one step to the next only when it is told."""
+    """A process that runs one task. It goes on from one step to the next only when it is told."""
 
-    def __init__(self, number: int, store: Forgetful, publishers: dict[str, Destination], bundle: Bundle) -> None:
-        self.number, self.bundle = number, bundle
-        self.frail = False
-        """A crash of the server has undone its begin: only it can tell what it has sent."""
-        self.retries: list[Bundle] = []
-        self._store = store
-        self._life = greenlet(lambda _: self._deliver(publishers))
+    def __init__(
+        self,
+        number: int,
+        store: Forgetful,
+        publishers: dict[str, Destination],
+        task: Task | None = None,
+        batches: int = 9,
+    ) -> None:
+        self.number = number
+        self.retries: list[Single] = []
+        self._store, self._publishers, self._batches = store, publishers, batches
+        self._life = greenlet(lambda _: self._run(task))
 
     def go_on(self, answers: Sequence[str] = ()) -> bool:
         """To the next step. False: there is none."""
@@ -151,12 +162,28 @@ class Worker:
         with suppress(Killed):
             self._life.throw(Killed())
 
-    def _deliver(self, publishers: dict[str, Destination]) -> None:
-        for verdict in deliver(self._store, publishers, self.bundle):
-            if verdict.step is Step.RETRY:
-                pause()
-                assert verdict.lease
-                self.retries.append(Bundle(self.bundle.destination, verdict.lease, (verdict.ticket,)))
+    def _run(self, task: Task | None) -> None:
+        if isinstance(task, DrainAsked):
+            self._drain(task)
+        elif task is not None:
+            self._publish(task)
+
+    def _drain(self, task: DrainAsked) -> None:
+        """A killed one does not give its slot back."""
+        batches: Iterator[bool] = iter([False] * self._batches)
+        if self._store.begin_drain(task):
+            drain(self._store, self._publishers, task.destination, Listener(), stop=lambda: next(batches, True))
+            self._store.end_drain(task)
+
+    def _publish(self, task: Single) -> None:
+        by_celery = self.number % 2 == 0
+        published = publish(
+            self._store, self._publishers, task.destination, task.token, Listener(), by_celery=by_celery
+        )
+        if published is not None and published.verdict.step is Step.RETRY:
+            pause()
+            assert published.verdict.token
+            self.retries.append(task._replace(token=published.verdict.token))
 
 
 def check_order(database: Database, token: str) -> None:
@@ -167,41 +194,74 @@ def check_order(database: Database, token: str) -> None:
     assert not database.rows(query, {"token": token}), "begun before an earlier one of its key has ended"
 
 
+CRASHED = {"code": "database_crashed", "error": "the database crashed", "most": 1000}
+
+
+class ForgetfulTakes(Takes):
+    """A crash of the server undoes its take."""
+
+    take_is_lost = False
+
+    def ask(self, verb: str, limit: float | None = None, /, **parameters: Any) -> Sequence[Any]:
+        if not self.take_is_lost or not verb.startswith("claim/take"):
+            return super().ask(verb, limit, **parameters)
+        with suppress(Crash), self.transaction() as run:
+            rows = run(verb, **parameters)
+            raise Crash
+        return rows
+
+    def take(self, destination: str) -> Batch:
+        batch = super().take(destination)
+        if batch.messages and not self.take_is_lost:
+            check_order(self, batch.token)
+        return batch
+
+
+class Crash(Exception):
+    """The server forgets what it has not yet written to its disk."""
+
+
 class Forgetful(Store):
-    """On a server that may crash behind a statement which it has not yet written to its disk."""
+    """On a server that may crash behind a statement which it has not yet written to its disk. After a crash, the relay
+    notes on what is due that it may have been sent."""
 
     begin_is_lost = settle_is_lost = False
     worker: Worker
     """Who is at work."""
     begun: set[str]
     """Leases whose sends have begun."""
+    takes: ForgetfulTakes
 
-    def begin(self, bundle: Bundle, **keywords: Any) -> dict[str, LeasedMessage]:
-        leases, token = f"{self.settings.database_schema}.outbox_leases", {"token": bundle.lease}
-        tokens = {"tokens": [bundle.lease, *bundle.leases]}
-        asked = text(f"SELECT locked_until, holder FROM {leases} WHERE token = ANY (CAST(:tokens AS uuid[]))")
-        before = self.rows(asked, tokens)
-        begun = super().begin(bundle, **keywords)
-        check_order(self, bundle.lease)
+    def __init__(self, engine: Any, settings: Any) -> None:
+        super().__init__(engine, settings)
+        self.begun = set()
+        self.takes = ForgetfulTakes(engine, settings, self._lanes, self._places, self.traffic)
+
+    def begin(self, token: str, destination: str) -> LeasedMessage | None:
+        leases = f"{self.settings.database_schema}.outbox_leases"
+        asked = text(f"SELECT locked_until, holder FROM {leases} WHERE token = :token")
+        before = self.rows(asked, {"token": token})
+        begun = super().begin(token, destination)
+        check_order(self, token)
         if begun and self.begin_is_lost:
             undone = "begun_at = NULL, locked_until = :locked_until, holder = :holder"
             with self.engine.begin() as connection:
                 undo = text(f"UPDATE {leases} SET {undone} WHERE token = :token")
-                connection.execute(undo, {**before[0]._mapping, **token})
-            self.worker.frail = True
+                connection.execute(undo, {**before[0]._mapping, "token": token})
+            self.ask("claim/suspects.sql", **CRASHED)
         elif begun:
-            assert bundle.lease not in self.begun, "two send a bundle"
-            self.begun.add(bundle.lease)
+            assert token not in self.begun, "two send a message"
+            self.begun.add(token)
         return begun
 
     def settle(
-        self, lease: str, destination: str, verdicts: Sequence[Verdict], sender: Any = None, **keywords: Any
-    ) -> set[str]:
+        self, token: str, destination: str, verdicts: Sequence[Verdict], *, unhurried: bool = False
+    ) -> tuple[set[int], bool]:
         if self.settle_is_lost:
             for verdict in verdicts:
-                verdict.lease = str(uuid4())  # that nobody has, if it was to be retried
-            return {verdict.ticket.id for verdict in verdicts}
-        return super().settle(lease, destination, verdicts, sender, **keywords)
+                verdict.token = str(uuid4())  # that nobody has, if it was to be retried
+            return {verdict.message.seq for verdict in verdicts}, False
+        return super().settle(token, destination, verdicts, unhurried=unhurried)
 
 
 class Runner:

@@ -16,9 +16,8 @@ from outbox_tasks.cli import outbox as commands
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
-from tests.claims import take
+from tests.claims import take_batch
 from tests.conftest import Rows
-from tests.integration.conftest import after, bundle_of
 
 
 class Place:
@@ -100,15 +99,16 @@ def through_the_pipe(settings: Settings, rows: Rows) -> None:
     store = Store.connect(settings)
     try:
         store.check_version()
-        lease = str(uuid4())
-        bundle = bundle_of(take(store, {"orders": 10}, lease), lease)
-        begun = store.begin(bundle)
-        assert set(begun) == {*ids, dead}
-        verdicts = [
-            Verdict(ticket, Step.DEAD if ticket.id == dead else Step.SENT, 0.0, "http_400", "no")
-            for ticket in after(begun)
-        ]
-        assert store.settle(lease, "orders", verdicts, bundle.sender) == {*ids, dead}
+        dead_ones = 0
+        while (batch := take_batch(store)).messages:
+            verdicts = [
+                Verdict(message, Step.DEAD if message.id == dead else Step.SENT, 0.0, "http_400", "no")
+                for message in batch.messages
+            ]
+            dead_ones += sum(verdict.step is Step.DEAD for verdict in verdicts)
+            settled, _ = store.settle(batch.token, "orders", verdicts)
+            assert settled == {message.seq for message in batch.messages}
+        assert dead_ones == 1
         done = maintain(store)
         assert not done.failed, done.failed
     finally:

@@ -10,13 +10,15 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import func, insert, update
 
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict
+from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
 from outbox_tasks.operating import pauses
-from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.deliver import deliver
-from outbox_tasks.relay.send import begin_and_send
+from outbox_tasks.relay.claim import Pace, claim
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
+from tests.claims import begin, keep_house, take_batch
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 OUT = Outcome.outage("connection", "refused")
@@ -29,7 +31,6 @@ def store(new_store: MakeStore) -> Store:
         breaker_pause=100,
         backoff_base=0.001,
         backoff_cap=0.001,
-        bundle_size=10,
     )
 
 
@@ -48,19 +49,21 @@ class Destination:
         """Nothing is open."""
 
 
-def claimed(store: Store) -> list[Bundle]:
-    """The bundles of one run of the claim."""
-    bundles: list[Bundle] = []
-    claim(store, bundles.extend, lambda: 0)
-    return bundles
+def claimed(store: Store) -> list[Single]:
+    """The singles of one claim."""
+    found: list[Single] = []
+    keep_house(store)
+    claim(store, lambda singles, drains: found.extend(singles), lambda: 0, Pace(store.settings.destinations))
+    return found
 
 
-def run(store: Store, destination: Destination, bundles: Sequence[Bundle] | None = None) -> list[Verdict]:
-    """What the relay does, once."""
-    verdicts: list[Verdict] = []
-    for bundle in claimed(store) if bundles is None else bundles:
-        verdicts += deliver(store, {"orders": destination}, bundle)
-    return verdicts
+def run(store: Store, destination: Destination, singles: Sequence[Single] | None = None) -> list[Step | None]:
+    """What the relay does, once. None: a single was given back."""
+    steps: list[Step | None] = []
+    for single in claimed(store) if singles is None else singles:
+        published = publish(store, {single.destination: destination}, single.destination, single.token, Listener())
+        steps.append(published.verdict.step if published else None)
+    return steps
 
 
 def state(store: Store) -> str:
@@ -92,7 +95,7 @@ class TestOpening:
     def test_needs_as_many_failures_in_a_row_as_the_setting_says(self, store: Store, rows: Rows) -> None:
         for expected in ("closed", "closed", "open"):
             rows.insert(1)
-            assert {verdict.step for verdict in run(store, Destination(OUT))} == {Step.OUTAGE}
+            assert {*run(store, Destination(OUT))} - {None} == {Step.OUTAGE}
             assert state(store) == expected
         due(rows)
         assert claimed(store) == []
@@ -105,16 +108,16 @@ class TestOpening:
         [id] = rows.insert(1)
         for _ in range(9):
             due(rows)
-            assert [verdict.step for verdict in run(store, Destination(OUT))] == [Step.OUTAGE]
+            assert run(store, Destination(OUT)) == [Step.OUTAGE]
         assert state(store) == "closed"
         assert (rows.one(id).attempts, rows.state(id)) == (9, "retrying")
         due(rows)
-        assert [verdict.step for verdict in run(store, Destination(Outcome.sent()))] == [Step.SENT]
+        assert run(store, Destination(Outcome.sent())) == [Step.SENT]
         assert [row.attempts for row in rows.archived()] == [10]
 
     def test_messages_that_fail_again_do_not_open_it(self, new_store: MakeStore, rows: Rows) -> None:
         """Others got through meanwhile, so that they fail is their own fault."""
-        store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001, bundle_size=1)
+        store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001)
         sends: Counter[str] = Counter()
 
         class Twice(Destination):
@@ -129,12 +132,12 @@ class TestOpening:
             rows.change(locked_until=seconds_from_now(1000))
         for expected in (Step.OUTAGE, Step.SENT):
             due(rows)
-            assert [verdict.step for verdict in run(store, Twice(OUT))] == [expected] * 10
+            assert run(store, Twice(OUT)) == [expected] * 10
             assert state(store) == "closed"
 
-    def test_a_bundle_counts_as_one(self, store: Store, rows: Rows) -> None:
+    def test_a_batch_counts_as_one(self, store: Store, rows: Rows) -> None:
         rows.insert(10)
-        run(store, Destination(OUT), claimed(store)[:1])
+        drain(store, {"orders": Destination(OUT)}, "orders", Listener())
         [row] = store.traffic.states()
         assert row.failures == 1
 
@@ -147,16 +150,15 @@ class TestOpening:
         assert state(store) == "closed"
 
     def test_sends_from_before_do_not_prolong_the_pause(self, store: Store, rows: Rows) -> None:
-        rows.insert(40)
-        bundles = claimed(store)
-        assert len(bundles) == 4
-        for bundle in bundles[:3]:
-            begun = begin_and_send(store, {"orders": Destination(OUT)}, bundle)
-            settle(store, bundle, begun)
+        rows.insert(4)
+        *first, late = claimed(store)
+        message = begin(store, late)
+        assert message
+        run(store, Destination(OUT), first)
         [before] = store.traffic.states()
-        late = Verdict(bundles[3].tickets[0], Step.OUTAGE, 1, "connection", "late")
-        assert store.traffic.tripped("orders", bundles[3].lease, late.code, late.error)
+        settle(store, late.token, "orders", [Verdict(message, Step.OUTAGE, 1, "connection", "late")])
         [after] = store.traffic.states()
+        assert before.state == "open"
         assert (before.failures, before.pause_until) == (after.failures, after.pause_until)
 
     def test_other_destinations_go_on(self, new_store: MakeStore, rows: Rows) -> None:
@@ -165,18 +167,19 @@ class TestOpening:
         run(store, Destination(OUT))
         due(rows)
         rows.insert(1, destination="mails")
-        assert {bundle.destination for bundle in claimed(store)} == {"mails"}
+        assert {single.destination for single in claimed(store)} == {"mails"}
 
 
 class TestWhileItIsOpen:
-    def test_queued_bundles_are_given_back_and_not_sent(self, store: Store, rows: Rows) -> None:
+    def test_queued_singles_are_given_back_and_not_sent(self, store: Store, rows: Rows) -> None:
         rows.insert(20)
-        bundles = claimed(store)
+        singles = claimed(store)
         for _ in range(3):
             store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
         destination = Destination(Outcome.sent())
-        assert {verdict.step for verdict in run(store, destination, bundles)} == {Step.STALE}
+        assert {*run(store, destination, singles)} == {None}
         assert destination.sent == []
+        assert not take_batch(store)
         assert {(row.lease, row.attempts, row.begun) for row in rows.hot()} == {(None, 0, False)}
         assert {rows.state(row.id) for row in rows.hot()} == {"pending"}
 
@@ -195,34 +198,24 @@ class TestTrying:
         rows.insert(25)
         open_it(store, rows)
         elapse(rows)
-        [bundle] = claimed(store)
-        assert len(bundle.tickets) == 1
+        [single] = claimed(store)
         assert state(store) == "trying"
         assert claimed(store) == []
-        assert [v.step for v in run(store, Destination(Outcome.sent()), [bundle])] == [Step.SENT]
+        assert run(store, Destination(Outcome.sent()), [single]) == [Step.SENT]
         assert state(store) == "closed"
-        assert sum(len(bundle.tickets) for bundle in claimed(store)) == 24
-
-    def test_a_probe_is_not_gathered_with_others(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(breaker_failures=3, bundle_size=1)
-        rows.insert(25)
-        open_it(store, rows)
-        elapse(rows)
-        [bundle] = claimed(store)
-        assert bundle.probe
-        assert not bundle.gather
+        assert len(claimed(store)) == 24
 
     def test_many_claims_at_once_send_one_probe(self, store: Store, rows: Rows) -> None:
         rows.insert(25)
         open_it(store, rows)
         elapse(rows)
-        found: list[Bundle] = []
+        found: list[Single] = []
         threads = [threading.Thread(target=lambda: found.extend(claimed(store))) for _ in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [len(bundle.tickets) for bundle in found] == [1]
+        assert len(found) == 1
 
     def test_one_claim_probes_each_destination_whose_circuit_is_open(self, new_store: MakeStore, rows: Rows) -> None:
         names = ("copies", "mails", "orders")
@@ -233,13 +226,11 @@ class TestTrying:
         with rows.engine.begin() as connection:
             for row in opened:
                 connection.execute(insert(rows.tables.destinations).values(row))
-        bundles = claimed(store)
-        assert sorted(bundle.destination for bundle in bundles) == [*names]
-        assert len({bundle.lease for bundle in bundles}) == 3
+        singles = claimed(store)
+        assert sorted(single.destination for single in singles) == [*names]
+        assert len({single.token for single in singles}) == 3
         assert claimed(store) == []
-        destination = Destination(Outcome.sent())
-        for bundle in bundles:
-            assert [v.step for v in deliver(store, dict.fromkeys(names, destination), bundle)] == [Step.SENT]
+        assert run(store, Destination(Outcome.sent()), singles) == [Step.SENT] * 3
         assert {row.state for row in store.traffic.states()} == {"closed"}
 
     def test_three_tries_that_fail_double_the_pause_up_to_the_longest(self, store: Store, rows: Rows) -> None:
@@ -273,8 +264,8 @@ class TestTrying:
         elapse(rows)
         assert len(claimed(store)) == 1  # and its worker dies
         elapse(rows)
-        [bundle] = claimed(store)
-        assert [v.step for v in run(store, Destination(Outcome.sent()), [bundle])] == [Step.SENT]
+        [single] = claimed(store)
+        assert run(store, Destination(Outcome.sent()), [single]) == [Step.SENT]
         assert state(store) == "closed"
 
     def test_if_nothing_is_due_the_next_message_may_probe_at_once(self, store: Store, rows: Rows) -> None:
@@ -299,7 +290,7 @@ class TestTrying:
 class TestAMessageThatIsTheCause:
     def test_spends_its_attempts_while_other_messages_get_through(self, new_store: MakeStore, rows: Rows) -> None:
         """It breaks the connection each time; the breaker never opens for long, and in the end it is dead."""
-        destinations = {"orders": {"url": "a://b", "max_attempts": 3, "bundle_size": 1}}
+        destinations = {"orders": {"url": "a://b", "max_attempts": 3}}
         store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001, destinations=destinations)
         [poison] = rows.insert(1, event_type="poison")
 
@@ -336,10 +327,10 @@ class TestByHand:
         assert pauses.resume(store, "orders", "ada")
         assert len(claimed(store)) == 3
 
-    def test_a_pause_stops_queued_bundles(self, store: Store, rows: Rows) -> None:
+    def test_a_pause_stops_queued_singles(self, store: Store, rows: Rows) -> None:
         rows.insert(5)
-        bundles = claimed(store)
+        singles = claimed(store)
         pauses.pause(store, "orders", "ada", None)
         destination = Destination(Outcome.sent())
-        assert {verdict.step for verdict in run(store, destination, bundles)} == {Step.STALE}
+        assert {*run(store, destination, singles)} == {None}
         assert destination.sent == []

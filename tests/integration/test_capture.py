@@ -37,12 +37,13 @@ from outbox_tasks.errors import (
     UncapturableTask,
     UnsupportedSession,
 )
-from outbox_tasks.model import Bundle, Step, Ticket
+from outbox_tasks.model import Step
 from outbox_tasks.operating.doctor import examine
-from outbox_tasks.relay.deliver import deliver
+from outbox_tasks.relay.send import send
+from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
-from tests.claims import take
+from tests.claims import take_batch
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.sessions import driver
 from tests.integration.shapes import calls, make_app
@@ -521,15 +522,14 @@ class TestTimes:
 
 
 def relayed(store: Store) -> list[Any]:
-    """Deliver all due tasks in one bundle."""
-    lease = str(uuid4())
-    claimed = take(store, {"tasks": 100}, lease)
-    bundle = Bundle("tasks", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
+    """Deliver a batch of due tasks."""
+    batch = take_batch(store, "tasks")
     publisher = CeleryTaskPublisher(store.settings.destinations["tasks"], store.settings)
     try:
-        return deliver(store, {"tasks": publisher}, bundle)
+        verdicts = send(store.settings, {"tasks": publisher}, "tasks", batch.messages)
     finally:
         publisher.close()
+    return settle(store, batch.token, "tasks", verdicts).verdicts
 
 
 class TestRefusedCalls:

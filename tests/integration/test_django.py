@@ -87,13 +87,14 @@ outbox.install(app)
 
 DELIVERED = """
 from django.db import connection, transaction
-from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.drain_all import drain_all
+from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from relay import outbox
 with transaction.atomic():
     outbox.publish(connection, "order.created", {"id": 1})
-print("Drained:", drain(Store.connect(outbox.settings), Publishers(outbox.settings)))
+print("Drained:", drain_all(Store.connect(outbox.settings), Publishers(outbox.settings), Listener()))
 """
 
 
@@ -203,20 +204,20 @@ def test_the_settings_of_a_project_are_enough(project: Project) -> None:
     (project.directory / "settings.py").rename(project.directory / "shop" / "settings.py")
     said = json.dumps({"destinations": {"orders": {"url": "http://127.0.0.1:1/"}}, "nudge": False})
     found = project.manage(MIGRATE, ("shell", "--no-imports", "-c", DELIVERED), OUTBOX_OF_DJANGO=said)
-    assert "Drained: Drained(steps=Counter({<Step.OUTAGE" in found
+    assert "Drained: outage 1" in found
 
 
 def test_a_wrong_name_in_the_settings_of_a_project_is_refused(project: Project) -> None:
     (project.directory / "shop" / "__init__.py").write_text("from relay import app")
     (project.directory / "relay.py").write_text(RELAY)
-    said = project.manage(("check",), fails=True, OUTBOX_OF_DJANGO='{"bundel_size": 1}')
-    assert "bundel_size" in said.splitlines()[-1]
-    assert "did you mean bundle_size?" in said.splitlines()[-1]
+    said = project.manage(("check",), fails=True, OUTBOX_OF_DJANGO='{"claim_intervall": 1}')
+    assert "claim_intervall" in said.splitlines()[-1]
+    assert "did you mean claim_interval?" in said.splitlines()[-1]
 
 
 def test_check_tells_of_settings_that_can_t_be_right(project: Project) -> None:
-    said = project.manage(("check",), fails=True, OUTBOX_OF_DJANGO='{"bundel_size": 1}')
-    assert "(outbox_tasks.E004) Setting bundel_size" in said
+    said = project.manage(("check",), fails=True, OUTBOX_OF_DJANGO='{"claim_intervall": 1}')
+    assert "(outbox_tasks.E004) Setting claim_intervall" in said
     said = project.manage(("check",))
     assert "(outbox_tasks.W002) No destination is configured" in said
     assert "to OUTBOX in Django's settings" in said

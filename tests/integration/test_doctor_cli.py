@@ -43,7 +43,7 @@ def test_what_is_found_is_grouped_with_its_remedy(run: Run) -> None:
     told = run()
     assert told.exit_code == 1
     assert [line for line in told.stdout.splitlines() if line and line[0] != " "] == [
-        "Database", "Tables", "Transactions of others", "Broker", "Workers", "Messages", "Destinations", "5 errors"
+        "Database", "Tables", "Transactions of others", "Broker", "Workers", "Messages", "Destinations", "6 errors"
     ]  # fmt: skip
     assert "  error no_beat\n    Beat has never ticked here.\n" in told.stdout
     assert max(map(len, told.stdout.splitlines())) <= 80

@@ -17,6 +17,7 @@ from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.operating import health, pauses, status
 from outbox_tasks.operating.doctor import Severity, examine
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
+from outbox_tasks.relay.claim import QUEUE_SHORT
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.web.overview import troubles
@@ -185,10 +186,10 @@ def test_a_destination_whose_circuit_is_open(settings: MakeSettings, store: Stor
 class TestQueue:
     @pytest.fixture
     def full(self, settings: MakeSettings, broker_url: str, rows: Rows) -> Iterator[Settings]:
-        """Settings by which the ten messages that are queued are as many as may be."""
+        """As many singles are queued as make the claim add no more."""
         with redis.Redis.from_url(broker_url) as client:
-            client.lpush(PUBLISH_QUEUE, *(json.dumps({"n": n}) for n in range(10)))
-            yield settings(broker_url=broker_url, bundle_size=1, max_in_flight=10)
+            client.lpush(PUBLISH_QUEUE, *(json.dumps({"n": n}) for n in range(QUEUE_SHORT)))
+            yield settings(broker_url=broker_url)
             client.delete(PUBLISH_QUEUE)
 
     def tally(self, rows: Rows, count: int) -> None:
@@ -200,13 +201,13 @@ class TestQueue:
     def test_of_which_nothing_is_sent(self, full: Settings) -> None:
         stuck = found(full, "queue_stuck", "queue_slow")
         assert stuck.keys() == {"queue_stuck"}
-        assert "About 10 messages are queued" in stuck["queue_stuck"].fact
+        assert f"About {QUEUE_SHORT} singles wait" in stuck["queue_stuck"].fact
 
     def test_that_takes_longer_than_the_leases(self, full: Settings, rows: Rows) -> None:
-        self.tally(rows, 5)
+        self.tally(rows, QUEUE_SHORT // 2)
         slow = found(full, "queue_stuck", "queue_slow")
         assert slow.keys() == {"queue_slow"}
-        assert "OUTBOX_MAX_IN_FLIGHT" in slow["queue_slow"].remedy
+        assert "OUTBOX_SINGLES" in slow["queue_slow"].remedy
 
     def test_that_moves_on(self, full: Settings, rows: Rows) -> None:
         self.tally(rows, 10_000)
@@ -215,7 +216,7 @@ class TestQueue:
 
 def test_workers_are_known_by_their_heartbeats_if_the_broker_is_away(settings: MakeSettings, rows: Rows) -> None:
     away = settings(broker_url=NOBODY)
-    beats(rows, "worker", 5.0, name="all@host", queues=["outbox.claim", "outbox.maintain"])
+    beats(rows, "worker", 5.0, name="all@host", queues=["outbox.claim", "outbox.drain", "outbox.maintain"])
     missing = found(away, "no_workers")["no_workers"]
     assert "the queue outbox.publish: the broker could not be asked, and no heartbeat is known" in missing.fact
     beats(rows, "worker", 300.0, name="publish@host", queues=["outbox.publish"])

@@ -23,9 +23,12 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.model import Step
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.relay.drain import Drained, drain
+from outbox_tasks.relay.drain import Drained
+from outbox_tasks.relay.drain_all import drain_all
+from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
@@ -79,10 +82,11 @@ def drained(new_store: MakeStore) -> Iterator[Callable[..., Drained]]:
     with ExitStack() as stack:
 
         def run(stop: Callable[[], bool] = lambda: False, **values: Any) -> Drained:
-            store = new_store(**values)
-            publishers = Publishers(store.settings)
+            settings = new_store(**values).settings.with_singles(0)
+            store, publishers = Store.connect(settings), Publishers(settings)
             stack.callback(publishers.close)
-            return drain(store, publishers, stop=stop)
+            stack.callback(store.close)
+            return drain_all(store, publishers, Listener(), stop=stop)
 
         yield run
 
@@ -149,7 +153,7 @@ def test_all_due_messages_are_sent(start: Start, drained: Callable[..., Drained]
     with rows.engine.connect() as connection:
         counted = connection.scalar(select(func.sum(rows.tables.tallies.c.count)))
     assert counted == 1_200, "what `status` shows as its rate"
-    assert drained().sent == 0
+    assert not drained().steps
 
 
 def test_without_any_destination_it_refuses_and_says_which_file_it_looked_for(
@@ -268,16 +272,29 @@ def test_what_waits_behind_a_dead_letter_of_its_key_is_reported(told: Told, rows
     assert said.startswith("Sent 0. orders still has 1 message, because something else comes first")
 
 
+def test_a_destination_is_left_to_the_drains_that_have_its_slots(
+    told: Told, rows: Rows, stream: Stream, store: Store
+) -> None:
+    here = {"orders": {"url": stream.url, "concurrency": 1}}
+    rows.insert(3)
+    [asked] = store.ask_drains({"orders": (1, 1)})
+    code, said = told(here)
+    assert (code, len(stream)) == (1, 0), said
+    assert "orders still has 3 messages, because its rate_limit or concurrency is used up for now." in said
+    store.end_drain(asked)
+    assert told(here) == (0, "Sent 3. Nothing more is due.")
+
+
 def test_keys_keep_their_order_and_are_sent_to_the_end(
     drained: Callable[..., Drained], rows: Rows, engine: Engine, settings: MakeSettings, stream: Stream
 ) -> None:
-    """A run is as long as a bundle: what is behind it is due when it has arrived."""
+    """A batch has only some messages of a key: what is behind them is due when they have arrived."""
     outbox = Outbox(settings(nudge=False))
     ids = []
     for n in range(40):
         with Session(engine) as session, session.begin():
             ids += [str(outbox.publish(session, "order.created", n, key="one")) for _ in range(10)]
-    assert drained(bundle_size=7).sent == 400
+    assert drained().steps == {Step.SENT: 400}
     assert stream.ids() == ids
 
 
@@ -292,7 +309,12 @@ def test_a_killed_drain_leaves_the_rest_to_the_next(
     assert rows.hot(), "it was over before the kill"
     store = new_store(**SHORT)
     with closing(Publishers(store.settings)) as publishers:
-        eventually(lambda: drain(store, publishers) and not rows.hot(), 60)
+
+        def all_sent() -> bool:
+            drain_all(store, publishers, Listener())
+            return not rows.hot()
+
+        eventually(all_sent, 60)
     assert set(stream.ids()) == set(ids)
     repeated = {id for id, count in Counter(stream.ids()).items() if count > 1}
     causes = {str(row.id): row.last_error_code for row in rows.archived()}
@@ -300,11 +322,11 @@ def test_a_killed_drain_leaves_the_rest_to_the_next(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_drain_that_is_stopped_finishes_its_bundle_and_releases_the_rest(
+def test_a_drain_that_is_stopped_finishes_its_batch(
     start: Start, rows: Rows, stream: Stream, number: signal.Signals
 ) -> None:
-    rows.insert(3_000)
-    process = start(bundle_size=10)
+    rows.insert(3_000, destination="told", payload=b'{"nap": 0.01}')
+    process = start()
     eventually(lambda: len(stream))
     process.send_signal(number)
     result = ended(process)
@@ -315,8 +337,8 @@ def test_a_drain_that_is_stopped_finishes_its_bundle_and_releases_the_rest(
 
 
 def test_for_limits_the_seconds_of_a_drain(start: Start, rows: Rows) -> None:
-    rows.insert(20, destination="told", payload=b'{"nap": 0.3}')
-    result = ended(start("--for", "2", bundle_size=1))
+    rows.insert(500, destination="told", payload=b'{"nap": 0.01}')
+    result = ended(start("--for", "2"))
     assert not result["ended"]
-    assert 0 < result["sent"] < 20
+    assert 0 < result["sent"] < 500
     assert not [row for row in rows.hot() if row.lease is not None]

@@ -1,62 +1,29 @@
-"""What beat asks before it sends a claim: whether anything is due, or leased."""
+"""When the next message is due: for that moment a claim sends the next one."""
 
 from __future__ import annotations
-
-from typing import Any
-from uuid import UUID
 
 import pytest
 
 from outbox_tasks.relay.store import Store
+from tests.claims import take_batch
 from tests.conftest import Rows, seconds_from_now
 
-LATER = seconds_from_now(3600)
 
-
-def test_nothing_is_due_in_an_empty_table(store: Store) -> None:
-    assert not store.anything_due()
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {},
-        {"priority": -1},
-        {"key": "order:1"},
-        {"destination": "nobody knows it"},
-        {"lease": UUID(int=1), "locked_until": seconds_from_now(50)},
-        {"lease": UUID(int=1), "locked_until": seconds_from_now(50), "key": "order:1"},
-    ],
-    ids=["normal", "low priority", "with a key", "unknown destination", "leased", "leased with a key"],
-)
-def test_what_is_due_or_leased_counts(store: Store, rows: Rows, columns: dict[str, Any]) -> None:
-    rows.insert(destination="audit", locked_until=LATER)
-    rows.insert(**columns)
-    assert store.anything_due()
-
-
-@pytest.mark.parametrize("key", [None, "order:1"], ids=["without a key", "with a key"])
-def test_what_is_due_later_or_dead_does_not_count(store: Store, rows: Rows, key: str | None) -> None:
-    rows.insert(3, key=key, locked_until=LATER)
-    rows.insert(3, key=key, status="dead", dead_at=seconds_from_now(-1))
-    assert not store.anything_due()
-
-
-@pytest.mark.parametrize("key", [None, "order:1"], ids=["without a key", "with a key"])
-def test_what_is_due_before_beats_next_look_counts(store: Store, rows: Rows, key: str | None) -> None:
-    """Then the claim comes back in time for it."""
-    rows.insert(key=key, locked_until=seconds_from_now(30))
-    assert store.anything_due(50)
-    assert not store.anything_due()
-
-
-@pytest.mark.parametrize("columns", [{}, {"priority": -1}, {"key": "order:1"}, {"destination": "mails"}])
+@pytest.mark.parametrize("keys", [(None, None, None), ("a", "b", "c")], ids=["without keys", "with keys"])
 def test_the_next_message_that_is_due_within_some_seconds_is_found(
-    store: Store, rows: Rows, columns: dict[str, Any]
+    store: Store, rows: Rows, keys: tuple[str | None, ...]
 ) -> None:
-    rows.insert()  # due already
-    rows.insert(locked_until=LATER, **columns)
+    rows.insert(key=keys[0], locked_until=seconds_from_now(3600))
+    take_batch(store)  # it puts messages aside that have keys, and are not due
     assert store.until_next_due(50) is None
-    rows.insert(locked_until=seconds_from_now(40), **columns)
-    rows.insert(locked_until=seconds_from_now(30), **columns)
+    rows.insert(key=keys[1], locked_until=seconds_from_now(40))
+    rows.insert(key=keys[2], locked_until=seconds_from_now(30))
+    take_batch(store)
     assert 10 < (store.until_next_due(50) or 0) <= 30
+
+
+def test_behind_a_message_of_its_key_nothing_is_due(store: Store, rows: Rows) -> None:
+    rows.insert(key="a", locked_until=seconds_from_now(3600))
+    rows.insert(key="a", locked_until=seconds_from_now(30))
+    take_batch(store)
+    assert store.until_next_due(50) is None

@@ -12,10 +12,11 @@ from outbox_tasks import Outbox, Settings
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.source import open_source
+from outbox_tasks.model import Step
 from outbox_tasks.operating.doctor import tables
-from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
+from tests.claims import drain_all
 from tests.conftest import Stream, own_stream
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database
@@ -49,7 +50,7 @@ def publish(place: Place, **more: object) -> None:
 def sent(settings: Settings) -> int:
     store, publishers = Store.connect(settings), Publishers(settings)
     try:
-        return drain(store, publishers).sent
+        return drain_all(store, publishers)[Step.SENT]
     finally:
         publishers.close()
         store.close()

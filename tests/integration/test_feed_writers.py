@@ -37,7 +37,7 @@ from outbox_tasks.relay.bridge import bridge
 from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import FEED_QUEUE
 from outbox_tasks.writing.feed import _place
-from outbox_tasks.writing.nudge import Nudge
+from outbox_tasks.writing.nudge import CLAIM, Nudge, Target
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.feed_places import DIALECTS, Place, own_place
 from tests.integration.sessions import SYNC, Driver, driver
@@ -115,13 +115,13 @@ class TestEveryKindOfSession:
         assert found(place) == set()
 
     def test_the_feed_s_task_is_asked_for_after_the_commit_and_only_then(self, driven: Driver) -> None:
-        woken: list[str] = []
-        asked: list[str | None] = []
+        woken: list[Target] = []
+        asked: list[Target] = []
 
         class Recorded(Nudge):
-            def __call__(self, after: Callable[[], bool] | None = None, feed: str | None = None) -> None:
-                asked.append(feed)
-                super().__call__(after, feed)
+            def __call__(self, after: Callable[[], bool] | None = None, target: Target = CLAIM) -> None:
+                asked.append(target)
+                super().__call__(after, target)
 
         driven.outbox._writer.nudge = Recorded(woken.extend)
         for end, outer in (("undo", "commit"), ("release", "rollback")):
@@ -136,7 +136,7 @@ class TestEveryKindOfSession:
         assert asked == []
         driven.commit()
         eventually(lambda: woken)
-        assert (set(asked), set(woken)) == ({"eu"}, {"eu"})
+        assert (set(asked), set(woken)) == ({Target("feed", "eu")}, {Target("feed", "eu")})
 
 
 class TestTheRow:
@@ -322,9 +322,9 @@ class TestTheNudge:
         app = Celery("relay", broker=broker_url, set_as_current=False)
         tenant = ["eu"]
         outbox = Outbox(made, feed=lambda: tenant[0])
-        asked: list[str] = []
+        asked: list[Target] = []
         wake = outbox._writer.nudge._wake  # type: ignore[union-attr]
-        outbox._writer.nudge._wake = lambda feeds: wake(feeds) or asked.extend(feeds)  # type: ignore[union-attr]
+        outbox._writer.nudge._wake = lambda targets: wake(targets) or asked.extend(targets)  # type: ignore[union-attr]
 
         def publish(*names: str) -> None:
             for tenant[0] in names:
@@ -341,7 +341,7 @@ class TestTheNudge:
         with redis.Redis.from_url(broker_url) as client:
             publish("eu")
             publish("eu")
-            eventually(lambda: asked == ["eu"])  # it was told that one waits already
+            eventually(lambda: asked == [Target("feed", "eu")])  # it was told that one waits already
             publish("us")
             assert taken() == [(FEED_TASK, ["eu"]), (FEED_TASK, ["us"])]
             feed_begins(Broker(app, made), "eu")

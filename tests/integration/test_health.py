@@ -49,7 +49,7 @@ def seen(rows: Rows) -> Seen:
 def site(store: Store, seen: Seen) -> Settings:
     """A relay at work: its settings."""
     seen(1, "claim@here", "worker", ("outbox.claim", "outbox.maintain"))
-    seen(1, "publish@here", "worker", ("outbox.publish",))
+    seen(1, "publish@here", "worker", ("outbox.publish", "outbox.drain"))
     seen(1, "claim")
     seen(1, "publish")
     seen(1, "beat")

@@ -21,10 +21,10 @@ from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.migrations import grants, upgrade
 from outbox_tasks.operating.messages import paging
 from outbox_tasks.operating.messages.find import Filter, Lookup
-from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from tests.claims import drain_all
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.conftest import Command, environment
 from tests.integration.supervised import Send
@@ -99,7 +99,7 @@ class TestWhatIsPublished:
             for value in HOSTILE:
                 outbox.publish(connection, value, {value: value}, to=EVERYTHING, **fields(value))
         with closing(Store.connect(outbox.settings)) as store, closing(Publishers(outbox.settings)) as publishers:
-            drain(store, publishers)
+            drain_all(store, publishers)
         assert {entry["ce_type"].decode() for entry in stream.entries()} == set(HOSTILE)
         assert {entry["ce_partitionkey"].decode() for entry in stream.entries()} == set(HOSTILE)
         assert rows.hot() == []
@@ -218,7 +218,7 @@ class TestAWriter:
         store = new_store()
         with closing(Publishers(store.settings)) as publishers:
             for _ in range(2):
-                drain(store, publishers)
+                drain_all(store, publishers)
         assert set(ids) <= set(stream.ids())
         assert {day.missing for day in store.ask("look/books.sql")} == {0}
         found = paging.read_page(store, Filter(), 100)

@@ -18,10 +18,9 @@ from outbox_tasks import Outbox, Settings
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
-from tests.storage.test_drain import Receiver
+from tests.claims import drain_all
+from tests.storage.relaying import Receiver
 
 PAGE = (Path(__file__).parents[2] / "docs/log-readers.md").read_text()
 [SQL] = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
@@ -58,7 +57,7 @@ def test_a_log_reader_sees_each_committed_message_once_and_nothing_of_the_relay(
             session.rollback()
         with closing(Store.connect(site)) as store:
             receiver = Receiver()
-            claim(store, lambda bundles: [deliver(store, {"orders": receiver}, one) for one in bundles], lambda: 0)
+            drain_all(store, {"orders": receiver})
             assert len(receiver.got) == 3
         kinds, relations, inserted = read(connection)
     engine.dispose()

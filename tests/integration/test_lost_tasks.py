@@ -13,10 +13,11 @@ import pytest
 from sqlalchemy import literal_column
 
 from outbox_tasks.broker.task_broker import TaskBroker
-from outbox_tasks.relay.drain import drain
+from outbox_tasks.model import Step
 from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
+from tests.claims import drain_all
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.supervised import QUEUE, Send, Tasks, supervised
 from tests.integration.test_doctor_messages import beats
@@ -66,7 +67,7 @@ def test_a_publisher_that_makes_the_key_anew_does_not_hide_a_flush(
     tasks.client.flushdb()
     [second] = rows.insert(payload=b"{}")
     newcomer = Publishers(confirming.settings)
-    drain(confirming, newcomer)
+    drain_all(confirming, newcomer)
     newcomer.close()
     lost.look()
     assert rows.state(first) == "retrying"
@@ -209,7 +210,7 @@ def test_a_queue_that_takes_three_times_as_long_gets_few_copies(
     sent, began = 0, time.monotonic()
     while len(ran) < len(ids):
         lost.look()
-        sent += drain(store, publishers).sent
+        sent += drain_all(store, publishers)[Step.HANDED]
         if time.monotonic() > began + 0.3 * len(ran) and (header := tasks.take()) and (run := tasks.begin(header)):
             assert tasks.runs.done(run)
             ran.append(run.id)

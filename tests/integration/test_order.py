@@ -5,37 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks.errors import TransientError
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
+from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.operating import overview
-from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
-from tests.claims import take
+from tests.claims import drain_all, take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 
 @pytest.fixture
 def store(new_store: MakeStore) -> Store:
-    return new_store(bundle_size=20, backoff_base=100)
+    return new_store(backoff_base=100)
 
 
 class Destination:
-    """Answers each event type as it is told, and remembers what it was sent."""
+    """Answers each event type as it is told, and remembers what it took."""
 
     def __init__(self, **answers: Outcome) -> None:
         self.answers = answers
         self.sent: list[str] = []
-        self.calls: list[list[str]] = []
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         outcomes = [self.answers.get(message.event_type, Outcome.sent()) for message in messages]
-        self.calls.append([message.id for message in messages])
         self.sent += [m.id for m, o in zip(messages, outcomes, strict=True) if o == Outcome.sent()]
         return outcomes
 
@@ -43,31 +40,21 @@ class Destination:
         """Nothing is open."""
 
 
-def claimed(store: Store) -> list[Bundle]:
-    bundles: list[Bundle] = []
-    claim(store, bundles.extend, lambda: 0)
-    return bundles
+def drained(store: Store, destination: Destination | None = None) -> list[str]:
+    """Drain what is due. Returns what the destination has taken by now."""
+    destination = destination or Destination()
+    drain_all(store, dict.fromkeys(store.settings.destinations, destination))
+    return destination.sent
 
 
-def ids(bundles: Sequence[Bundle]) -> list[str]:
-    return [ticket.id for bundle in bundles for ticket in bundle.tickets]
-
-
-def run(store: Store, destination: Destination, bundles: Sequence[Bundle] | None = None) -> dict[str, Step]:
-    verdicts: list[Verdict] = []
-    for bundle in claimed(store) if bundles is None else bundles:
-        verdicts += deliver(store, {bundle.destination: destination}, bundle)
-    return {verdict.ticket.id: verdict.step for verdict in verdicts}
-
-
-def write(connection: Connection, rows: Rows, key: str | None, **columns: object) -> str:
+def write(connection: Connection, rows: Rows, key: str | None) -> str:
     """Write one message in the connection's transaction."""
-    id = str(columns.pop("id", None) or uuid4())
+    id = str(uuid4())
     row = {"id": id, "event_type": "order.created", "destination": "orders", "content_type": "application/json",
-           "text": "{}", "key": key, **columns}  # fmt: skip
-    said = json.dumps([{name: value for name, value in row.items() if value is not None}])
+           "text": "{}", "key": key}  # fmt: skip
     call = f"SELECT {rows.tables.messages.schema}.outbox_write(CAST(:row AS json))"
-    connection.execute(text(call), {"row": said})
+    written = json.dumps([{name: value for name, value in row.items() if value is not None}])
+    connection.execute(text(call), {"row": written})
     return id
 
 
@@ -82,23 +69,6 @@ def two(engine: Engine) -> Iterator[Two]:
 
 
 class TestOneKey:
-    def test_messages_of_a_key_travel_together_in_order(self, store: Store, rows: Rows) -> None:
-        written = rows.insert(15, key="a")
-        [bundle] = claimed(store)
-        assert ids([bundle]) == written
-        destination = Destination()
-        run(store, destination, [bundle])
-        assert destination.calls == [[id] for id in written]
-
-    def test_a_second_bundle_of_a_key_waits_for_the_first(self, store: Store, rows: Rows) -> None:
-        written = rows.insert(120, key="a")
-        first = claimed(store)
-        assert ids(first) == written[:100]  # a Redis Stream takes five bundles of 20 at once
-        assert claimed(store) == []
-        assert [bundle.more for bundle in first] == [True]  # whoever ends it wakes the claim
-        run(store, Destination(), first)
-        assert ids(claimed(store)) == written[100:]
-
     @pytest.mark.parametrize(
         "answer", [Outcome.retry("busy", "later"), Outcome.outage("away", "gone"), Outcome.dead("no", "no")]
     )
@@ -108,21 +78,15 @@ class TestOneKey:
         before = rows.insert(2, key="a")
         [bad] = rows.insert(1, key="a", event_type="bad")
         after = rows.insert(3, key="a")
-        destination = Destination(bad=answer)
-        steps = run(store, destination)
-        assert destination.sent == before
-        assert [steps[id] for id in after] == [Step.BEHIND] * 3
-        assert {(row.attempts, row.begun, row.lease, row.last_error_code) for row in map(rows.one, after)} == {
-            (0, False, None, None)
-        }
-        assert claimed(store) == []
+        assert drained(store, Destination(bad=answer)) == before
+        assert {(row.attempts, row.lease, row.last_error_code) for row in map(rows.one, after)} == {(0, None, None)}
+        assert drained(store) == []
         if answer.result != "dead":
-            rows.change([bad], event_type="good", locked_until=seconds_from_now(-1))
-            run(store, destination)
-            assert destination.sent == [*before, bad, *after]
+            rows.change([bad], locked_until=seconds_from_now(-1))
+            assert drained(store) == [bad, *after]
 
-    def test_no_message_behind_a_failed_one_is_retried_by_itself(self, store: Store, rows: Rows) -> None:
-        """Not even if the publisher keeps the order itself, and one exception holds for all messages."""
+    def test_if_one_exception_holds_for_all_they_are_sent_in_order_later(self, store: Store, rows: Rows) -> None:
+        """A publisher that keeps the order itself gets all of a key at once."""
 
         class KeepsOrder(Destination):
             keeps_order = True
@@ -131,126 +95,33 @@ class TestOneKey:
                 raise TransientError("later", code="busy")
 
         written = rows.insert(3, key="a")
-        steps = run(store, KeepsOrder())
-        assert [steps[id] for id in written] == [steps[written[0]], Step.RELEASE, Step.RELEASE]
+        assert drained(store, KeepsOrder()) == []
+        rows.change(written[1:], locked_until=seconds_from_now(-1))  # the waits end in any order
+        assert drained(store) == []
+        rows.change(locked_until=seconds_from_now(-1))
+        assert drained(store) == written
 
-    def test_with_skip_the_others_pass_a_dead_head(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
-        [bad] = rows.insert(1, key="a", event_type="bad")
-        after = rows.insert(2, key="a")
-        destination = Destination(bad=Outcome.dead("no", "no"))
-        assert list(run(store, destination).values()) == [Step.DEAD, Step.SENT, Step.SENT]
-        assert destination.sent == after
-        more = rows.insert(2, key="a")
-        run(store, destination)
-        assert destination.sent == after + more
-        assert rows.one(bad).status == "dead"
-
-    def test_a_message_that_may_have_killed_its_worker_travels_alone(self, store: Store, rows: Rows) -> None:
-        [first, second, third] = rows.insert(3, key="a")
-        rows.change([second], last_error_code="unsettled", attempts=1)
-        destination = Destination()
-        assert [ids([bundle]) for bundle in claimed(store)] == [[first]]
-        rows.change(locked_until=seconds_from_now(-1), lease=None)
-        run(store, destination)
-        alone = claimed(store)
-        assert [ids([bundle]) for bundle in alone] == [[second]]
-        run(store, destination, alone)
-        run(store, destination)
-        assert destination.sent == [first, second, third]
-
-    @pytest.mark.parametrize("gone", [[0], [1], [0, 1, 2]])
-    def test_a_message_behind_one_that_was_not_begun_is_not_sent(
-        self, store: Store, rows: Rows, gone: list[int]
-    ) -> None:
-        """Its lease ran out a moment before theirs; or a claim gave it back while the bundle was on its way."""
-        written = rows.insert(4, key="a")
-        [bundle] = claimed(store)
-        lost = [written[n] for n in gone]
-        rows.change(lost, locked_until=seconds_from_now(-1))
-        destination = Destination()
-        steps = run(store, destination, [bundle])
-        assert destination.sent == written[: gone[0]]
-        assert {steps[id] for id in written[max(gone) + 1 :]} == {Step.BEHIND}
-        left = [row for row in rows.hot() if str(row.id) not in lost]
-        assert [(row.attempts, row.lease, row.begun) for row in left] == [(0, None, False)] * len(left)
-        while rows.hot():
-            run(store, destination)
-        assert destination.sent == written
-
-    def test_a_bundle_of_which_nothing_was_sent_does_not_close_the_breaker(self, store: Store, rows: Rows) -> None:
-        written = rows.insert(2, key="a")
-        [bundle] = claimed(store)
-        rows.change(written[:1], locked_until=seconds_from_now(-1))
-        store.traffic.tripped("orders", bundle.lease, "away", "gone")
-        run(store, Destination(), [bundle])
-        assert [state.failures for state in store.traffic.states()] == [1]
-
-    def test_a_message_without_a_key_is_sent_though_others_were_not_begun(self, store: Store, rows: Rows) -> None:
-        written = rows.insert(5)
-        bundle = Bundle("orders", str(uuid4()), tuple(Ticket(id, 0, "order.created") for id in written))
-        take(store, {"orders": 5}, bundle.lease)
-        rows.change(written[:2], locked_until=seconds_from_now(-1))
-        run(store, destination := Destination(), [bundle])
-        assert destination.sent == written[2:]
-
-    def test_all_leases_of_a_run_end_at_the_same_time_on_a_slow_server(
-        self, store: Store, rows: Rows, engine: Engine, schema: str
-    ) -> None:
-        rows.insert(5, key="a")
-        rows.insert(5)
-        with engine.begin() as connection:
-            connection.execute(
-                text(
-                    f"CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                    f"PERFORM pg_sleep(0.01); RETURN NEW; END $$; CREATE TRIGGER slow BEFORE UPDATE ON "
-                    f"{schema}.outbox_messages FOR EACH ROW EXECUTE FUNCTION {schema}.slow()"
-                )
-            )
-        claimed(store)
-        assert len({row.locked_until for row in rows.hot() if row.key}) == 1
-        assert len({row.locked_until for row in rows.hot() if not row.key}) == 1
-
-    def test_messages_of_different_priorities_travel_together(self, store: Store, rows: Rows) -> None:
+    def test_its_order_counts_and_not_the_priority(self, store: Store, rows: Rows) -> None:
         written = [*rows.insert(key="a", priority=-1), *rows.insert(key="a", priority=1), *rows.insert(key="a")]
-        [bundle] = claimed(store)
-        assert ids([bundle]) == written
+        assert drained(store) == written
 
-    def test_a_key_belongs_to_one_destination(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_it_belongs_to_one_destination(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
         rows.insert(1, key="a", locked_until=seconds_from_now(100))
         other = rows.insert(1, key="a", destination="mails")
-        assert ids(claimed(store)) == other
+        assert drained(store) == other
 
+    def test_what_does_not_fit_into_a_batch_follows_in_the_next_one(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(destinations={"orders": {"url": "a://b", "max_bytes": 8 << 20}})
+        mib = b"x" * (1 << 20)
+        written = rows.insert(5, key="a", payload=mib) + rows.insert(1, key="a", payload=mib * 5)
+        written += rows.insert(1, key="a")
+        assert drained(store) == written
 
-class TestManyKeys:
-    def test_keys_are_sent_in_waves(self, store: Store, rows: Rows) -> None:
-        written = {key: rows.insert(3, key=key) for key in "abc"}
-        free = rows.insert(2)
-        destination = Destination()
-        lease = str(uuid4())
-        take(store, {"orders": 100}, lease)
-        tickets = tuple(Ticket(str(row.id), row.attempts, row.event_type) for row in rows.hot())
-        bundle = Bundle("orders", lease, tickets)
-        run(store, destination, [bundle])
-        waves = [[written[key][n] for key in "abc"] for n in range(3)]
-        assert [sorted(call) for call in destination.calls] == [sorted(waves[0] + free), *map(sorted, waves[1:])]
-
-    def test_all_keys_are_reached_however_many_are_blocked(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(max_in_flight=10, bundle_size=5)
+    def test_however_many_keys_are_blocked_it_is_reached(self, store: Store, rows: Rows) -> None:
         rows.insert(60, key=text("'blocked ' || generate_series"), locked_until=seconds_from_now(100))
-        [last] = rows.insert(1, key="z")
-        assert ids(claimed(store)) == [last]
-
-    def test_a_claim_that_begins_in_the_middle_of_the_keys_looks_at_the_first_ones_too(
-        self, new_store: MakeStore, rows: Rows
-    ) -> None:
-        store = new_store()
-        written = {key: rows.insert(1, key=key) for key in "abc"}
-        assert [row.key for row in take(store, {"orders": 1}, str(uuid4()))] == ["a"]  # the next one begins behind it
-        written["A"] = rows.insert(1, key="A")
-        rest = [id for key in "Abc" for id in written[key]]
-        assert sorted(ids(claimed(store))) == sorted(rest)
+        [free] = rows.insert(1, key="z")
+        assert drained(store) == [free]
 
 
 class TestOverlappingWriters:
@@ -260,7 +131,7 @@ class TestOverlappingWriters:
         second = write(other, rows, "a")
         other.commit()
         one.rollback()
-        assert ids(claimed(store)) == [second]
+        assert drained(store) == [second]
 
     def test_a_savepoint_that_is_rolled_back_is_not_waited_for(self, store: Store, rows: Rows, two: Two) -> None:
         one, other = two
@@ -270,14 +141,10 @@ class TestOverlappingWriters:
         savepoint.rollback()
         second = write(other, rows, "a")
         other.commit()
-        assert ids(claimed(store)) == [second]
+        assert drained(store) == [second]
         third = write(one, rows, "a")
         one.commit()
-        run(store, destination := Destination())
-        assert destination.sent == []  # the second is under way
-        rows.change(locked_until=seconds_from_now(-1), lease=None)
-        run(store, destination)
-        assert destination.sent == [second, third]
+        assert drained(store) == [third]
 
     def test_an_exception_block_is_such_a_savepoint(self, store: Store, rows: Rows, two: Two, schema: str) -> None:
         """In functions and triggers: what it undoes is not waited for, what it keeps is."""
@@ -289,32 +156,28 @@ class TestOverlappingWriters:
         one.exec_driver_sql(f"DO $$ BEGIN {undone} END $$")
         second = write(other, rows, "a")
         other.commit()
-        assert ids(claimed(store)) == [second]
-        rows.change(locked_until=seconds_from_now(-1), lease=None)
+        assert drained(store) == [second]
         one.exec_driver_sql(f"DO $$ BEGIN {kept} {undone} END $$")
         fourth = write(other, rows, "a")
         other.commit()
-        run(store, destination := Destination())
-        assert destination.sent == [second]
+        assert drained(store) == []
         one.commit()
-        while rows.hot():
-            run(store, destination)
-        assert len(destination.sent) == 3
-        assert (destination.sent[0], destination.sent[2]) == (second, fourth)
+        [_, last] = drained(store)
+        assert last == fourth
 
     def test_other_keys_and_messages_without_a_key_go_on(self, store: Store, rows: Rows, two: Two) -> None:
         one, other = two
         write(one, rows, "a")
         free = [write(other, rows, "b"), write(other, rows, None)]
         other.commit()
-        assert sorted(ids(claimed(store))) == sorted(free)
+        assert sorted(drained(store)) == sorted(free)
         one.rollback()
 
     def test_messages_that_were_committed_before_go_on(self, store: Store, rows: Rows, two: Two) -> None:
         one, _ = two
         before = rows.insert(2, key="a")
         write(one, rows, "a")
-        assert ids(claimed(store)) == before
+        assert drained(store) == before
         one.rollback()
 
     @pytest.mark.parametrize(("keys", "go"), [(40, 0), (32, 1)], ids=["all keys", "its few keys only"])
@@ -326,9 +189,9 @@ class TestOverlappingWriters:
         write(other, rows, f"key {keys - 1}")
         free = [write(other, rows, "another")]
         other.commit()
-        assert ids(claimed(store)) == free[:go]
+        assert drained(store) == free[:go]
         one.commit()
-        assert len(ids(claimed(store))) >= keys
+        assert len(drained(store)) == 102 - go
 
     def test_writers_of_keys_in_any_order_never_wait_for_each_other(self, rows: Rows, two: Two) -> None:
         one, other = two
@@ -350,27 +213,17 @@ class TestOverlappingWriters:
             first = write(one, rows, "a")
             two_phase.prepare()
             second = rows.insert(1, key="a")
-            assert claimed(store) == []
+            assert drained(store) == []
             getattr(two_phase, end)()
-        assert ids(claimed(store)) == ([first, *second] if end == "commit" else second)
+        assert drained(store) == ([first, *second] if end == "commit" else second)
 
 
-class TestPriority:
-    def test_the_others_get_what_one_priority_does_not_need(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store()
-        rows.insert(5, priority=1)
-        rows.insert(100, priority=-1)
-        taken = [row.priority for row in take(store, {"orders": 50}, str(uuid4()))]
-        assert (taken.count(1), taken.count(-1)) == (5, 45)
-
-    def test_a_higher_priority_goes_first_in_the_queue(self, store: Store, rows: Rows) -> None:
-        for priority in (-1, 0, 1):
-            rows.insert(100, priority=priority)
-        with rows.engine.connect() as connection:
-            m = rows.tables.messages
-            of = {str(id): n for id, n in connection.execute(m.select().with_only_columns(m.c.id, m.c.priority)).all()}
-        lanes = {of[bundle.tickets[0].id]: bundle.lane for bundle in claimed(store)}
-        assert lanes[1] < lanes[0] < lanes[-1]
+def test_the_others_get_what_one_priority_does_not_need(store: Store, rows: Rows) -> None:
+    high = rows.insert(5, priority=1)
+    rows.insert(100, priority=-1)
+    taken = {single.id for single in take(store, {"orders": 50})}
+    assert len(taken) == 50
+    assert taken > {*high}
 
 
 class TestLatest:
@@ -379,46 +232,52 @@ class TestLatest:
     @pytest.fixture
     def failed(self, store: Store, rows: Rows) -> str:
         [id] = rows.insert(1, key="a", event_type="bad", latest=True)
-        assert list(run(store, Destination(bad=Outcome.retry("busy", "later"))).values()) == [Step.RELEASE]
-        rows.change(locked_until=seconds_from_now(-1))
+        assert drained(store, Destination(bad=Outcome.retry("busy", "later"))) == []
         return id
 
     def test_a_retry_is_discarded_for_a_newer_one(self, store: Store, rows: Rows, failed: str) -> None:
         newer = rows.insert(2, key="a", latest=True)
-        run(store, destination := Destination())
-        assert destination.sent == newer
+        assert drained(store) == []
+        rows.change([failed], locked_until=seconds_from_now(-1))
+        assert drained(store) == newer
         assert {(str(row.id), row.state, row.last_error_code) for row in rows.archived()} == {
             (failed, "discarded", "superseded"), (newer[0], "sent", None), (newer[1], "sent", None),
         }  # fmt: skip
 
-    def test_the_newest_is_tried_again(self, store: Store, rows: Rows, failed: str) -> None:
-        rows.insert(1, key="b", latest=True)
-        run(store, destination := Destination())
-        assert failed in destination.sent
-
-    def test_a_dead_newer_one_replaces_nothing(self, store: Store, rows: Rows, failed: str) -> None:
-        rows.insert(1, key="a", latest=True, status="dead")
-        run(store, destination := Destination())
-        assert destination.sent == [failed]
-
-    def test_one_that_is_not_due_yet_replaces_nothing(self, store: Store, rows: Rows, failed: str) -> None:
-        """It may be cancelled: then neither would arrive."""
-        rows.insert(1, key="a", latest=True, locked_until=seconds_from_now(86400 * 365))
+    def test_a_discarded_retry_says_nothing_about_its_destination(
+        self, new_store: MakeStore, rows: Rows, failed: str
+    ) -> None:
+        store = new_store(breaker_failures=3)
+        rows.insert(1, key="a", event_type="away", latest=True)
+        assert drained(store) == []
         rows.change([failed], locked_until=seconds_from_now(-1))
-        destination = Destination()
-        assert run(store, destination) == {failed: Step.SENT}
-        assert destination.sent == [failed]
+        assert drained(store, Destination(away=Outcome.outage("away", "gone"))) == []
+        assert [state.failures for state in store.traffic.states()] == [1]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"key": "b"},
+            {"key": "a", "status": "dead"},
+            {"key": "a", "locked_until": seconds_from_now(1000)},  # it may be cancelled: then neither would arrive
+        ],
+        ids=["of another key", "dead", "not due"],
+    )
+    def test_what_does_not_arrive_now_replaces_nothing(
+        self, store: Store, rows: Rows, failed: str, other: dict[str, Any]
+    ) -> None:
+        rows.insert(1, latest=True, **other)
+        drained(store)
+        rows.change([failed], locked_until=seconds_from_now(-1))
+        assert drained(store) == [failed]
 
     def test_messages_that_have_not_failed_are_all_sent(self, store: Store, rows: Rows) -> None:
         written = rows.insert(3, key="a", latest=True)
-        run(store, destination := Destination())
-        assert destination.sent == written
+        assert drained(store) == written
 
     def test_without_it_every_retry_is_made(self, store: Store, rows: Rows) -> None:
-        [id] = rows.insert(1, key="a", event_type="bad", attempts=1)
-        newer = rows.insert(1, key="a")
-        run(store, destination := Destination())
-        assert destination.sent == [id, *newer]
+        written = rows.insert(1, key="a", attempts=1) + rows.insert(1, key="a")
+        assert drained(store) == written
 
 
 class TestBlocked:
@@ -437,18 +296,3 @@ class TestBlocked:
         store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
         assert overview.blocked_keys(store, 10) == []
-
-
-def test_a_run_of_large_messages_is_cut_and_goes_on_where_it_was_cut(new_store: MakeStore, rows: Rows) -> None:
-    store = new_store(destinations={"orders": {"url": "a://b", "max_bytes": 8 << 20}})
-    mib = b"x" * 1024 * 1024
-    ids_of_key = rows.insert(6, key="order:1", payload=mib) + rows.insert(1, key="order:1")
-    [large] = rows.insert(1, key="order:2", payload=mib * 5)
-    rest = rows.insert(2, key="order:2")
-    bundles = claimed(store)
-    assert sorted(ids([bundle]) for bundle in bundles) == sorted([ids_of_key[:4], [large]])
-    destination = Destination()
-    run(store, destination, bundles)
-    run(store, destination)
-    assert [id for id in destination.sent if id in ids_of_key] == ids_of_key
-    assert [id for id in destination.sent if id not in ids_of_key] == [large, *rest]

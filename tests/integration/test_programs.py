@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.settings import Settings
-from outbox_tasks.writing import nudge
+from outbox_tasks.writing import broker_nudge, nudge
 
 settings = Settings.model_validate_json(sys.argv[1])
 nudge.EXIT_SECONDS = float(sys.argv[2])
@@ -100,7 +100,7 @@ def test_a_program_that_commits_and_ends_has_woken_the_claim(
 @pytest.mark.parametrize("broker", ["silent", "nobody"])
 def test_a_program_ends_soon_though_the_broker_does_not_answer(run: Run, rows: Rows, broker: str) -> None:
     """If it waited for the broker, it would wait for longer than this test does."""
-    patient = f"nudge.BROKER_SECONDS = {10 * LONG}\npublish()"
+    patient = f"broker_nudge.BROKER_SECONDS = {10 * LONG}\npublish()"
     if broker == "nobody":
         assert run(patient, f"redis://127.0.0.1:{free_port()}/0", at_exit=0.1) == 0
     else:

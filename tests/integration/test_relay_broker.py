@@ -51,7 +51,7 @@ def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(
     def clients() -> set[int]:
         found = []
         for _ in range(2):
-            broker.waiting()
+            broker.queued()
             with broker.producer() as producer, producer.channel.conn_or_acquire() as client:
                 found.append(client)
         return set(map(id, found))
@@ -65,7 +65,7 @@ def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(
 
 def _answers(broker: Broker) -> bool:
     with suppress(BrokerUnreachable):
-        return broker.waiting() == 0
+        return broker.queued() == 0
     return False
 
 

@@ -28,7 +28,7 @@ from outbox_tasks.operating.retention import Trimmed, drop_days, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.archived import Archived
-from tests.integration.conftest import Lease, after, environment
+from tests.integration.conftest import Lease, environment
 
 WEEK = timedelta(days=7)
 
@@ -40,10 +40,10 @@ def elsewhere(settings: MakeSettings) -> dict[str, str]:
 
 
 def settled(store: Store, lease: Lease) -> bool:
-    """Whether a message can be claimed, begun and settled."""
-    bundle = lease(1, by=store)
-    verdicts = [Verdict(ticket, Step.SENT) for ticket in after(store.begin(bundle))]
-    return len(store.settle(bundle.lease, "orders", verdicts)) == 1
+    """Whether a message can be taken and settled."""
+    batch = lease(1, by=store)
+    settled, _ = store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
+    return len(settled) == 1
 
 
 @contextmanager

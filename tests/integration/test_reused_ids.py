@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, text
@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.errors import ReusedId
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.store import Store
 from outbox_tasks.writing.transactions import sqlstate
-from tests.claims import take
+from tests.claims import take_batch
 from tests.conftest import Rows
 
 ID = UUID(int=5)
@@ -29,11 +29,9 @@ def publish(outbox: Outbox, engine: Engine, payload: Any = "x", **fields: Any) -
 
 
 def send_all(store: Store) -> None:
-    lease = str(uuid4())
-    found = take(store, {"orders": 10}, lease)
-    bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in found))
-    sent = [Verdict(Ticket(m.id, m.attempts, m.event_type), Step.SENT) for m in store.begin(bundle).values()]
-    assert store.settle(lease, "orders", sent)
+    batch = take_batch(store)
+    assert batch.messages
+    store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["waiting", "sent"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -110,7 +109,7 @@ class TestRowLevelSecurity:
             place.run(HIDE.format(table="outbox_ready"))
             self.publish(place)
             with pytest.raises(RowsHidden, match=r"outbox_ready.*DISABLE ROW LEVEL SECURITY"):
-                take(store, {"orders": 10}, str(uuid4()))
+                take(store, {"orders": 10})
         finally:
             store.close()
 
@@ -170,12 +169,14 @@ class TestALockOfAStranger:
     @pytest.mark.parametrize(
         ("taken", "what"),
         [
-            ("pg_advisory_lock(hashtextextended(' keys orders', 0))", "claims of messages with keys to orders"),
-            ("pg_advisory_lock(hashtextextended('public, pg_temp room orders', 0))", "sends to orders"),
+            (
+                "pg_advisory_lock(hashtextextended('public, pg_temp keys orders', 0))",
+                "takes of messages with keys to orders",
+            ),
             ("pg_advisory_lock(hashtextextended('outbox maintain public', 0))", "the maintenance"),
             (
                 "pg_advisory_lock_shared(('outbox_seq'::regclass::oid::bigint & 127) << 56)",
-                "claims of messages with keys",
+                "takes of messages with keys",
             ),
         ],
     )

@@ -23,12 +23,12 @@ from outbox_tasks.errors import WriterRights
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
-from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Runs
 from outbox_tasks.running.supervisor import Supervisor
 from outbox_tasks.settings.operation import DAY
+from tests.claims import drain_all
 from tests.conftest import Rows, Stream, own_stream, seconds_from_now
 from tests.integration.archived import TODAY, Archived
 from tests.integration.doctoring import found
@@ -41,39 +41,34 @@ STATEMENTS = {
     "writer": "write/cancel write/publish_once write/publish_one",
     "writer worker relay": "write/publish",
     "worker": "run/retry write/first",
-    "worker relay": "claim/bury claim/lease deliver/gather run/begin run/end run/fail",
+    "worker relay": "run/begin run/end run/fail",
     "writer worker relay operator reader": """
-        act/now act/replay_alone claim/alone doctor/backend doctor/grants doctor/hidden doctor/indexes doctor/locks
-        doctor/prepared doctor/rights doctor/server doctor/sessions doctor/settings doctor/slots doctor/vacuum
-        feed/durable keep/alone look/pages report/identity run/identity""",
+        act/now act/replay_alone claim/take_held claim/take_keys_singly claim/take_new doctor/backend doctor/grants
+        doctor/hidden doctor/indexes doctor/locks doctor/prepared doctor/rights doctor/server doctor/sessions
+        doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone look/pages report/identity run/identity""",
     "worker relay operator reader": """
-        claim/marks claim/next_due claim/spared doctor/made find/aged find/became find/dead find/dead_counted
-        find/groups find/messages find/states keep/missing look/archived look/sends run/by_task run/completed
-        run/whereabouts""",
+        claim/next_due claim/outstanding doctor/made find/aged find/became find/dead find/dead_counted find/groups
+        find/messages find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts""",
     "worker relay operator": """
-        claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/size deliver/vain doctor/tasks
-        find/archived find/named find/one find/originals keep/lot keep/measured
-        keep/rows run/end_waits run/lose run/overtaken run/renew run/requeue
-        run/unknown run/wait_on test/expire""",
+        claim/expire claim/hold_back claim/unblock deliver/give_back deliver/vain doctor/tasks find/archived
+        find/named find/one find/originals keep/lot keep/measured keep/rows run/end_waits run/expire run/lose
+        run/overtaken run/renew run/requeue run/unknown run/wait_on test/expire test/return_keys""",
     "relay": """
-        alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts
-        alert/turn claim/aside_keys claim/due claim/wake deliver/release deliver/settle feed/bury feed/copy feed/end
-        feed/forget feed/left feed/take inbox/forget
-        keep/drop keep/forget keep/turn report/beat
-        report/stopped report/tally report/timeline traffic/forget traffic/left traffic/seen""",
+        alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts alert/turn
+        claim/ask_drains claim/begin_drain claim/end_drain claim/recall claim/take_free claim/take_free_singly
+        claim/unroutable deliver/settle feed/bury feed/copy feed/end feed/forget feed/left feed/take inbox/forget
+        keep/drop keep/forget keep/turn report/beat report/stopped report/tally report/timeline""",
     "relay operator": """
         act/begun_by act/discard act/end act/going act/one act/redrive act/renew act/take alert/failed_runs
-        audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/admit
-        claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
-        claim/unroutable deliver/begin deliver/sent keep/troubles run/expire run/handed_over
-        test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
-        traffic/unspent traffic/untried""",
+        audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/probe claim/suspects
+        claim/wake deliver/begin deliver/sent keep/troubles run/handed_over test/forward test/others test/own_keys
+        traffic/metered
+        traffic/meters traffic/recovered traffic/tripped traffic/unspent traffic/untried""",
     "relay operator reader": """
-        alert/known deliver/crowded doctor/days doctor/timeline feed/states feed/wanted find/ahead
-        find/at_work find/at_work_counted keep/at_work keep/days
-        keep/writers look/blocked_keys look/books look/counts look/heads look/present look/sample
-        look/strays report/course report/heartbeats report/tallied traffic/neighbours traffic/publishers
-        traffic/states""",
+        alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
+        find/at_work find/at_work_counted keep/at_work keep/days keep/writers look/blocked_keys look/books
+        look/counts look/drains look/heads look/present look/sample look/strays report/course report/heartbeats
+        report/tallied traffic/processes traffic/states""",
     "operator": "act/begin act/edit act/replay audit/open audit/pause audit/resume",
 }
 """The files of `sql/`, by the roles that may run them."""
@@ -109,7 +104,9 @@ HARM = {
     "DELETE FROM outbox_runs": "worker relay operator",
     "DELETE FROM outbox_dead": "relay operator",
     "DELETE FROM outbox_trouble": "relay operator",
-    "DELETE FROM outbox_freed": "relay",
+    "DELETE FROM outbox_keys": "worker relay operator",
+    "DELETE FROM outbox_drains": "relay",
+    "SELECT FROM outbox_take_new('orders', NULL, false, '', 1, 1, 1, 1, 0)": "relay",
     "UPDATE outbox_destinations SET paused_at = now()": "relay operator",
     "EXPLAIN SELECT outbox_day_turn(7)": "relay",
     "EXPLAIN SELECT outbox_day_drop(0)": "relay",
@@ -247,7 +244,11 @@ class TestEachStatement:
 
     def test_of_the_product_is_listed(self) -> None:
         folder = Path(sql.__file__).parent
-        files = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.sql"))
+        files = sorted(
+            str(path.relative_to(folder).with_suffix(""))
+            for path in folder.glob("*/*.sql")
+            if path.parent.name != "parts"
+        )
         assert sorted(name for names in STATEMENTS.values() for name in names.split()) == files
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -343,7 +344,8 @@ class TestWork:
         store, publishers = Store.connect(settings), Publishers(settings)
         try:
             store.check_version()
-            drain(store, publishers)
+            drain_all(store, publishers)
+            store.bury_strangers()
             assert {row.id for row in rows.archived()} == {UUID(id) for id in ids}
             assert [str(row.id) for row in rows.hot() if row.status == "pending"] == lost
             assert rows.one(unroutable).status == "dead"

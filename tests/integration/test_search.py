@@ -14,7 +14,7 @@ from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
-from tests.integration.conftest import Lease, after
+from tests.integration.conftest import Lease
 from tests.integration.test_redrive import bury
 
 
@@ -30,11 +30,10 @@ def found(lookup: Lookup, size: int = 50, **wanted: Any) -> list[str]:
 @pytest.fixture
 def one_of_each(store: Store, rows: Rows, lease: Lease) -> dict[str, str]:
     """A message in every state."""
-    begun = lease(2)
-    tickets = after(store.begin(begun))
-    verdicts = [Verdict(tickets[0], Step.SENT), Verdict(tickets[1], Step.RELEASE, 60.0, "busy", "later")]
-    store.settle(begun.lease, "orders", verdicts)
-    ids = {"sent": tickets[0].id, "retrying": tickets[1].id, "leased": lease(1).tickets[0].id}
+    batch = lease(2)
+    sent, failed = batch.messages
+    store.settle(batch.token, "orders", [Verdict(sent, Step.SENT), Verdict(failed, Step.LATER, 60.0, "busy", "later")])
+    ids = {"sent": sent.id, "retrying": failed.id, "leased": lease(1).messages[0].id}
     ids["dead"], ids["discarded"] = bury(rows, 2)
     Operator(store, "ann").act("discard", [UUID(ids["discarded"])])
     [ids["pending"]] = rows.insert()

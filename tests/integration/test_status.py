@@ -25,7 +25,7 @@ from outbox_tasks.celery import install
 from outbox_tasks.cli import outbox
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.local.ports import LOOPBACK, free_port
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import pauses
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
@@ -33,6 +33,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.signals import claimed, settled
 from outbox_tasks.telemetry.counters import MOST, Counters
 from tests.conftest import Rows, eventually, seconds_from_now
+from tests.contract.messages import message
 
 Run = Callable[..., Result]
 STARTED = "2026-01-01T00:00:00.000+00:00"
@@ -64,7 +65,7 @@ def shown(run: Run, **more: str) -> Any:
 def beat(rows: Rows, name: str = "publish@here", kind: str = "worker", ago: float = 1.0, **facts: Any) -> None:
     """A heartbeat, as if of a process."""
     h = rows.tables.heartbeats
-    usual = {"queues": ["outbox.publish"], "pool": "prefork", "concurrency": 4, "started": STARTED}
+    usual = {"queues": ["outbox.publish", "outbox.drain"], "pool": "prefork", "concurrency": 4, "started": STARTED}
     with rows.engine.begin() as connection:
         made = {"name": name, "kind": kind, "seen_at": seconds_from_now(-ago), "facts": {**usual, **facts}}
         connection.execute(h.insert().values(**made))
@@ -110,10 +111,12 @@ def test_programs_get_all_of_it(run: Run, rows: Rows) -> None:
     [orders] = [one for one in found["destinations"] if one["name"] == "orders"]
     assert {state: count for state, count in orders["states"].items() if count} == {"pending": 3, "scheduled": 2}
     assert (orders["due"], orders["estimated"]) == (3, [])
-    assert [(one["name"], one["queues"]) for one in found["workers"]] == [("publish@here", ["outbox.publish"])]
+    assert [(one["name"], one["queues"]) for one in found["workers"]] == [
+        ("publish@here", ["outbox.publish", "outbox.drain"])
+    ]
     assert found["beat"]["age"] == pytest.approx(2, abs=20)
     assert found["claim"] is None
-    assert found["queues"] == {"outbox.claim": 0, "outbox.publish": 0, "outbox.maintain": 0}
+    assert found["queues"] == {"outbox.claim": 0, "outbox.publish": 0, "outbox.drain": 0, "outbox.maintain": 0}
     assert found["archived"] == {"count": 0, "estimated": False}
     assert {finding["code"] for finding in found["findings"]} == {"queue"}
 
@@ -161,7 +164,12 @@ def test_of_an_installed_relay_the_application_s_broker_is_asked(
         install(shop, Settings(database_url=values["database_url"], database_schema=values["database_schema"]))
         bare = {"OUTBOX_DATABASE_URL": "", "OUTBOX_BROKER_URL": "", "OUTBOX_CONFIG": os.devnull}
         asked = CliRunner().invoke(outbox, ["status", "--json"], obj=SimpleNamespace(app=shop), env=bare)
-        assert json.loads(asked.stdout)["queues"] == {"outbox.claim": 0, "outbox.publish": 0, "outbox.maintain": 0}
+        assert json.loads(asked.stdout)["queues"] == {
+            "outbox.claim": 0,
+            "outbox.publish": 0,
+            "outbox.drain": 0,
+            "outbox.maintain": 0,
+        }
 
 
 def test_nothing_is_in_order_above_a_destination_whose_circuit_is_open(
@@ -175,7 +183,7 @@ def test_nothing_is_in_order_above_a_destination_whose_circuit_is_open(
 
 
 OUTCOMES: list[tuple[dict[str, int], bool]] = [
-    ({"dead": 12}, True), ({"retry": 3, "release": 2}, True), ({"dead": 40, "sent": 2}, True),
+    ({"dead": 12}, True), ({"retry": 3, "later": 2}, True), ({"dead": 40, "sent": 2}, True),
     ({"dead": 40, "sent": 3}, False), ({"dead": 4}, False), ({"outage": 12}, False), ({"sent": 9}, False),
 ]  # fmt: skip
 """What was counted of a destination, and whether it refuses everything."""
@@ -264,9 +272,8 @@ class TestCounters:
 
     def test_outcomes_are_written_soon(self, counters: Counters, app: Celery, rows: Rows) -> None:
         steps = [Step.SENT] * 3 + [Step.RETRY, Step.DEAD, Step.STALE]
-        tickets = tuple(Ticket(str(n), 1, "e") for n in range(len(steps)))
-        verdicts = [Verdict(ticket, step) for ticket, step in zip(tickets, steps, strict=True)]
-        settled.send(sender=app, bundle=Bundle("orders", "x", tickets), verdicts=verdicts, seconds=0.1)
+        verdicts = [Verdict(message(number), step) for number, step in enumerate(steps)]
+        settled.send(sender=app, destination="orders", lease="x", verdicts=verdicts, seconds=0.1)
         expected = {("orders", "sent"): 3, ("orders", "retry"): 1, ("orders", "dead"): 1, ("orders", "stale"): 1}
         eventually(lambda: self.counted(rows) == expected)
 
@@ -275,27 +282,27 @@ class TestCounters:
     ) -> None:
         other = Counters(lambda: store)
         for each in (counters, other, counters):
-            each.count("orders", ["sent"] * 500 + ["release"] * 5)
+            each.count("orders", ["sent"] * 500 + ["later"] * 5)
             assert each.flush()
-        assert self.counted(rows) == {("orders", "sent"): 1500, ("orders", "release"): 15}
+        assert self.counted(rows) == {("orders", "sent"): 1500, ("orders", "later"): 15}
         [orders] = [one for one in shown(run)["destinations"] if one["name"] == "orders"]
         assert 1500 / 5 <= orders["sent"] <= 1500 / 4
         assert 15 / 5 <= orders["failed"] <= 15 / 4
 
     def test_another_app_is_not_counted(self, counters: Counters, rows: Rows) -> None:
         with Celery("other", set_as_current=False) as other:
-            claimed.send(sender=other, tally=Tally(claimed=1), seconds=0.1)
+            claimed.send(sender=other, tally=Tally(singles=1), seconds=0.1)
         assert counters.flush()
         with rows.engine.connect() as connection:
             assert not connection.execute(rows.tables.heartbeats.select()).all()
 
     def test_a_claim_leaves_its_facts(self, counters: Counters, app: Celery, run: Run) -> None:
-        tally = Tally(claimed=7, bundles=2, held_back=True, waiting=300)
-        tally.again["orders", "lease_expired"] = 4
+        tally = Tally(singles=7, drains=2, held_back=True, queued=300)
+        tally.expired["orders", "lease_expired"] = 4
         claimed.send(sender=app, tally=tally, seconds=0.25)
         assert counters.flush()
         claim = shown(run)["claim"]
-        assert (claim["claimed"], claim["bundles"], claim["held_back"]) == (7, 2, True)
+        assert (claim["claimed"], claim["drains"], claim["held_back"]) == (7, 2, True)
         assert (claim["waiting"], claim["seconds"]) == (300, 0.25)
 
     def test_counts_are_kept_while_the_database_is_away_up_to_a_bound(self, store: Store, rows: Rows) -> None:

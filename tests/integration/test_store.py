@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
@@ -15,28 +15,51 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, func, select, text
 
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import LeasedMessage, Single, Step, Verdict
 from outbox_tasks.operating import retention
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import GRACE, Claimed
+from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings.destination import CENTURY, WEEK
-from tests.claims import take
+from tests.claims import begin, keep_house, take, take_batch
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
-from tests.integration.conftest import Lease, after, bundle_of
-
-Begun = tuple[str, tuple[Ticket, ...]]
+from tests.integration.conftest import Lease
 
 LONG_AGO = seconds_from_now(-2 * GRACE)
 
 TWO = {name: {"url": "a://b", "max_attempts": 3} for name in ("orders", "audit")}
 
-
 TIMES = ("infinity", "-infinity", "294276-12-31", "4713-01-01 BC")
 
+OTHER = UUID(int=7)
+"""The token of somebody else's lease."""
 
-def token() -> str:
-    return str(uuid4())
+MakeSingle = Callable[..., Single]
+
+
+@pytest.fixture
+def single(store: Store, rows: Rows) -> MakeSingle:
+    """Inserts a message and takes it singly."""
+
+    def make(**columns: object) -> Single:
+        [id] = rows.insert(**columns)
+        [taken] = take(store, {"orders": 10})
+        assert taken.id == id
+        return taken
+
+    return make
+
+
+def begun(store: Store, single: Single) -> LeasedMessage:
+    """The message of a single whose send begins."""
+    message = begin(store, single)
+    assert message
+    return message
+
+
+def settle(store: Store, token: str, *verdicts: Verdict) -> set[int]:
+    """The numbers of the messages that were still ours."""
+    return store.settle(token, "orders", verdicts)[0]
 
 
 def due_in(rows: Rows, id: str) -> float:
@@ -47,22 +70,20 @@ def due_in(rows: Rows, id: str) -> float:
         return float(connection.execute(select(wait).where(m.c.id == UUID(id))).scalar_one())
 
 
-class TestClaim:
+def over(rows: Rows) -> None:
+    """Every lease has run out."""
+    rows.change(locked_until=seconds_from_now(-1), locked_by="worker-1")
+
+
+class TestTakeSingly:
     def test_leases_a_due_message(self, store: Store, rows: Rows) -> None:
         [id] = rows.insert(event_type="order.paid")
-        lease = token()
-        [claimed] = take(store, {"orders": 10}, lease)
+        [taken] = take(store, {"orders": 10})
         row = rows.one(id)
-        assert claimed._replace(age=0.0) == Claimed(
-            row.seq, id, "orders", "order.paid", 0, "pending", False, size=len(row.payload)
-        )
-        assert (str(row.lease), row.locked_by, row.begun, row.attempts) == (lease, holder(), False, 0)
+        assert taken == Single(id, "order.paid", "orders", 0, str(row.lease))
+        assert (row.locked_by, row.begun, row.attempts) == (holder(), False, 0)
         assert (row.last_error_code, row.last_error) == (None, None)
         assert 55 < due_in(rows, id) <= 60
-
-    def test_takes_rows_in_the_order_of_insertion(self, store: Store, rows: Rows) -> None:
-        ids = rows.insert(50) + rows.insert(1, locked_until=seconds_from_now(-100))
-        assert [c.id for share in (1, 100) for c in take(store, {"orders": share}, token())] == ids
 
     def test_gives_each_destination_its_share(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO)
@@ -71,7 +92,7 @@ class TestClaim:
         for shares, expected in (
             ({}, {}), ({"audit": 1}, {"audit": 1}), ({"orders": 7, "audit": 7}, {"orders": 7, "audit": 4}),
         ):  # fmt: skip
-            assert Counter(c.destination for c in take(store, shares, token())) == expected
+            assert Counter(single.destination for single in take(store, shares)) == expected
 
     def test_works_with_the_largest_numbers_that_settings_take(self, new_store: MakeStore, rows: Rows) -> None:
         largest: dict[str, Any] = {
@@ -83,21 +104,18 @@ class TestClaim:
             backoff_base=WEEK, backoff_cap=WEEK, statement_timeout=WEEK, inbox_retention=CENTURY,
         )  # fmt: skip
         ids = rows.insert(2) + rows.insert(1, key="k")
-        lease = token()
-        bundle = bundle_of(take(store, {"orders": 50_000}, lease), lease)
-        begun = store.begin(bundle)
-        assert set(begun) == set(ids)
-        store.settle(
-            lease, "orders", [Verdict(ticket, Step.RETRY, 1.25 * WEEK, "busy", "later") for ticket in after(begun)]
-        )
-        assert due_in(rows, ids[0]) == pytest.approx(2.25 * WEEK, abs=60)
+        singles = take(store, {"orders": 50_000})
+        assert {single.id for single in singles} == set(ids)
+        for single in singles:
+            settle(store, single.token, Verdict(begun(store, single), Step.RETRY, 1.25 * WEEK, "busy", "later"))
+            assert due_in(rows, single.id) == pytest.approx(2.25 * WEEK, abs=60)
         assert retention.forget(store, 10) == 0
 
     @pytest.mark.parametrize(
         "columns",
         [
             {"locked_until": seconds_from_now(5)},
-            {"locked_until": seconds_from_now(5), "lease": UUID(int=1)},
+            {"locked_until": seconds_from_now(5), "lease": OTHER},
             {"status": "dead"},
         ],
         ids=["scheduled", "leased", "dead"],
@@ -105,7 +123,8 @@ class TestClaim:
     def test_leaves_messages_that_are_not_due(self, store: Store, rows: Rows, columns: dict[str, Any]) -> None:
         [id] = rows.insert(**columns)
         before = rows.one(id)
-        assert take(store, {"orders": 10}, token()) == []
+        assert take(store, {"orders": 10}) == []
+        assert not take_batch(store)
         assert rows.one(id) == before
 
     def test_skips_rows_that_another_transaction_has_locked(
@@ -115,75 +134,9 @@ class TestClaim:
         with engine.connect() as other:
             locked = text(f"SELECT FROM {store.settings.database_schema}.outbox_ready ORDER BY seq LIMIT 4 FOR UPDATE")
             other.execute(locked)
-            first = take(store, {"orders": 10}, token())  # if it waited, it would end as too slow
-        assert [c.id for c in first] == ids[4:]
-        assert [c.id for c in take(new_store(), {"orders": 10}, token())] == ids[:4]
-
-    def test_a_lease_that_ran_out_before_begin_is_recorded(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        rows.change(locked_until=seconds_from_now(-1), locked_by="worker-1")
-        [claimed] = take(store, {"orders": 1}, token())
-        row = rows.one(bundle.tickets[0].id)
-        assert (row.last_error_code, row.attempts, claimed.alone) == ("lease_expired", 0, False)
-        assert row.last_error == "claimed by worker-1, and the lease ran out before it was begun"
-
-    def test_a_send_that_was_never_settled_is_recorded_and_travels_alone(
-        self, store: Store, rows: Rows, lease: Lease
-    ) -> None:
-        bundle = lease()
-        id = bundle.tickets[0].id
-        store.begin(bundle)
-        rows.change(locked_until=seconds_from_now(-1), locked_by="worker-1")
-        [claimed] = take(store, {"orders": 1}, token())
-        row = rows.one(id)
-        assert (row.last_error_code, row.attempts, row.begun, claimed.alone) == ("unsettled", 1, False, True)
-        assert "attempt 1 was begun by worker-1 and never settled" in row.last_error
-        # It stays so until an attempt ends.
-        rows.change(locked_until=seconds_from_now(-1))
-        [again] = take(store, {"orders": 1}, token())
-        assert again.alone
-
-    def test_after_an_attempt_that_ended_it_travels_with_others_again(
-        self, store: Store, rows: Rows, lease: Lease
-    ) -> None:
-        rows.insert(begun=True, attempts=1, lease=UUID(int=1))
-        bundle = lease(0)
-        [ticket] = after(store.begin(bundle))
-        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.RELEASE, 0, "busy", "later")])
-        [claimed] = take(store, {"orders": 1}, token())
-        assert (claimed.alone, rows.one(ticket.id).last_error_code) == (False, "busy")
-
-    def test_the_error_of_the_last_attempt_stays_when_its_retry_is_lost(self, store: Store, rows: Rows) -> None:
-        [id] = rows.insert(attempts=2, lease=UUID(int=1), last_error_code="busy", last_error="later")
-        take(store, {"orders": 1}, token())
-        row = rows.one(id)
-        assert (row.last_error_code, row.last_error) == ("busy", "later")
-
-    @pytest.mark.parametrize(
-        ("columns", "code", "error"),
-        [
-            ({}, "attempts_exhausted", None),
-            ({"last_error_code": "busy", "last_error": "later"}, "busy", "later"),
-            (
-                {"begun": True, "lease": UUID(int=1), "locked_by": "worker-1"},
-                "unsettled",
-                "attempt 3 was begun by worker-1",
-            ),
-        ],
-        ids=["no error", "an error", "unsettled"],
-    )
-    def test_a_message_without_attempts_left_becomes_a_dead_letter(
-        self, new_store: MakeStore, rows: Rows, columns: dict[str, Any], code: str, error: str | None
-    ) -> None:
-        store = new_store(destinations=TWO)
-        [id] = rows.insert(attempts=3, **columns)
-        [claimed] = take(store, {"orders": 1}, token())
-        row = rows.one(id)
-        assert (claimed.status, row.status, row.lease, row.attempts) == ("dead", "dead", None, 3)
-        assert row.last_error_code == code
-        assert (row.last_error or "").startswith(error or "")
-        assert row.dead_at is not None
-        assert take(store, {"orders": 1}, token()) == []
+            first = take(store, {"orders": 10})  # if it waited, it would end as too slow
+        assert {single.id for single in first} == set(ids[4:])
+        assert {single.id for single in take(new_store(), {"orders": 10})} == set(ids[:4])
 
     def test_two_stores_at_once_never_share_a_row(self, new_store: MakeStore, rows: Rows) -> None:
         ids = rows.insert(600)
@@ -192,8 +145,8 @@ class TestClaim:
         def run(store: Store) -> list[str]:
             together.wait(10)
             taken: list[str] = []
-            while claimed := take(store, {"orders": 20}, token()):
-                taken += [c.id for c in claimed]
+            while singles := take(store, {"orders": 20}):
+                taken += [single.id for single in singles]
             return taken
 
         with ThreadPoolExecutor(2) as pool:
@@ -201,103 +154,146 @@ class TestClaim:
         assert not set(first) & set(second)
         # What one skipped because the other had it locked, the other has taken.
         assert sorted(first + second) == sorted(ids)
-        assert len(rows.hot()) == 600
+
+
+class TestALeaseThatRanOut:
+    def test_before_its_send_began_says_so_and_spends_nothing(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        first = single()
+        over(rows)
+        [again] = take(store, {"orders": 1})
+        row = rows.one(first.id)
+        assert (row.last_error_code, row.attempts, again.attempts) == ("lease_expired", 0, 0)
+        assert row.last_error == "claimed by worker-1, and the lease ran out before it was begun"
+
+    def test_in_the_middle_of_a_send_counts_the_attempt_and_its_message_travels_alone(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        first = single()
+        begun(store, first)
+        over(rows)
+        rows.insert(3)
+        keep_house(store)
+        row = rows.one(first.id)
+        assert (row.last_error_code, row.attempts, row.begun) == ("unsettled", 1, False)
+        assert "attempt 1 was begun by worker-1 and never settled" in row.last_error
+        batches = [[message.id for message in take_batch(store).messages] for _ in range(2)]
+        assert sorted(map(len, batches)) == [1, 3]
+        assert [first.id] in batches
+
+    def test_after_an_attempt_that_ended_it_travels_with_others_again(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        first = single()
+        begun(store, first)
+        over(rows)
+        batch = take_batch(store)
+        settle(store, batch.token, Verdict(batch.messages[0], Step.LATER, 0, "busy", "later"))
+        rows.insert(3)
+        keep_house(store)
+        assert len(take_batch(store).messages) == 4
+        assert rows.one(first.id).last_error_code == "busy"
+
+    def test_keeps_the_error_of_the_last_attempt_when_its_retry_is_lost(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        first = single()
+        settle(store, first.token, Verdict(begun(store, first), Step.RETRY, 0, "busy", "later"))
+        over(rows)
+        keep_house(store)
+        row = rows.one(first.id)
+        assert (row.attempts, row.last_error_code, row.last_error) == (1, "busy", "later")
 
 
 class TestBegin:
-    def test_counts_the_attempt_and_returns_the_message(self, store: Store, rows: Rows, lease: Lease) -> None:
+    def test_counts_the_attempt_and_returns_the_message(self, store: Store, rows: Rows, single: MakeSingle) -> None:
         fields = {
             "event_type": "order.paid", "key": "order:42", "payload": b"\x00\xff", "content_type": "text/plain",
             "headers": {"tenant": "t1"}, "aggregate_type": "order", "aggregate_id": "42",
         }  # fmt: skip
-        bundle = lease(**fields)
-        id = bundle.tickets[0].id
-        message = store.begin(bundle)[id]
-        row = rows.one(id)
+        taken = single(**fields)
+        message = begun(store, taken)
+        row = rows.one(taken.id)
         assert {name: getattr(message, name) for name in fields} == fields
-        assert (message.id, message.destination, message.attempts) == (id, "orders", 1)
-        assert message.created_at == row.created_at
+        assert (message.id, message.destination, message.attempts) == (taken.id, "orders", 1)
+        assert (message.created_at, message.seq) == (row.created_at, row.seq)
         assert isinstance(message.payload, bytes)
-        assert (row.attempts, row.begun, str(row.lease), row.locked_by) == (1, True, bundle.lease, holder())
+        assert (row.attempts, row.begun, str(row.lease), row.locked_by) == (1, True, taken.token, holder())
 
     def test_a_time_that_python_cannot_represent_stops_no_begin(self, store: Store, rows: Rows) -> None:
         """Also on PostgreSQL before 17, which has no difference of infinite times."""
-        ids = rows.insert(9)
-        for n, when in enumerate(TIMES):
-            rows.change(ids[n : n + 1], created_at=text(f"'{when}'::timestamptz"))
-        lease = token()
-        assert len(take(store, {"orders": 9}, lease)) == 9
-        begun = store.begin(Bundle("orders", lease, tuple(Ticket(id, 0, "a") for id in ids)))
-        assert begun.keys() == set(ids)
-        assert all(isfinite(message.age) for message in begun.values())
+        ids = rows.insert(2 * len(TIMES))
+        for n, when in enumerate(TIMES * 2):
+            rows.change([ids[n]], created_at=text(f"'{when}'::timestamptz"))
+        messages = [begun(store, single) for single in take(store, {"orders": len(TIMES)})]
+        messages += take_batch(store).messages
+        assert {message.id for message in messages} == set(ids)
+        assert all(isfinite(message.age) for message in messages)
 
-    def test_grants_the_run_lease_at_least_and_never_shortens_the_lease(
-        self, store: Store, rows: Rows, lease: Lease
+    def test_grants_the_time_of_a_send_and_never_shortens_the_lease(
+        self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:
-        short, long = lease(), lease()
-        rows.change([short.tickets[0].id], locked_until=seconds_from_now(5))
-        for bundle, least in ((short, 35), (long, 55)):
-            store.begin(bundle)
-            assert least < due_in(rows, bundle.tickets[0].id) <= least + 5
+        short, long = single(), single()
+        rows.change([short.id], locked_until=seconds_from_now(5))
+        for taken, least in ((short, 35), (long, 55)):
+            begun(store, taken)
+            assert least < due_in(rows, taken.id) <= least + 5
 
     @pytest.mark.parametrize(
         "spoil",
         [
-            pytest.param(lambda rows, bundle: replace(bundle, lease=token()), id="wrong lease"),
-            pytest.param(lambda rows, bundle: replace(bundle, destination="mails"), id="wrong destination"),
-            pytest.param(lambda rows, bundle: rows.change(locked_until=seconds_from_now(-0.01)), id="expired"),
-            pytest.param(lambda rows, bundle: rows.change(lease=UUID(int=7)), id="claimed by another"),
-            pytest.param(lambda rows, bundle: rows.change(status="dead", lease=None), id="dead"),
+            pytest.param(lambda rows, taken: taken._replace(token=str(uuid4())), id="wrong lease"),
+            pytest.param(lambda rows, taken: taken._replace(destination="mails"), id="wrong destination"),
+            pytest.param(lambda rows, taken: rows.change(locked_until=seconds_from_now(-0.01)), id="expired"),
+            pytest.param(lambda rows, taken: rows.change(lease=OTHER), id="claimed by another"),
+            pytest.param(lambda rows, taken: rows.change(status="dead", lease=None), id="dead"),
+            pytest.param(lambda rows, taken: rows.change(begun=True), id="begun"),
         ],
     )
     def test_a_message_that_is_not_ours_any_more_is_not_begun(
-        self, store: Store, rows: Rows, lease: Lease, spoil: Any
+        self, store: Store, rows: Rows, single: MakeSingle, spoil: Any
     ) -> None:
-        bundle = lease()
-        bundle = spoil(rows, bundle) or bundle
+        taken = single()
+        taken = spoil(rows, taken) or taken
         before = rows.hot()
-        assert store.begin(bundle) == {}
+        assert begin(store, taken) is None
         assert rows.hot() == before
 
-    def test_two_begins_at_once_never_share_a_message(self, new_store: MakeStore, rows: Rows, lease: Lease) -> None:
-        bundle = lease(200)
+    def test_of_two_at_once_one_begins(self, new_store: MakeStore, rows: Rows) -> None:
+        rows.insert(100)
+        stores = [new_store(), new_store()]
+        singles = take(stores[0], {"orders": 100})
+
+        def run(store: Store) -> set[str]:
+            return {single.id for single in singles if begin(store, single)}
+
         with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(lambda store: set(store.begin(bundle)), [new_store(), new_store()])
+            first, second = pool.map(run, stores)
         assert not first & second
-        assert len(first | second) == 200
+        assert len(first | second) == 100
+        assert {row.attempts for row in rows.hot()} == {1}
 
-    def test_begins_only_the_messages_that_are_still_ours_and_counts_the_attempt_of_each(
-        self, store: Store, rows: Rows, lease: Lease
-    ) -> None:
-        kept, lost, tried = [*rows.insert(2), *rows.insert(attempts=2)]
-        bundle = lease(0)
-        rows.change([lost], lease=UUID(int=7))
-        assert {id: message.attempts for id, message in store.begin(bundle).items()} == {kept: 1, tried: 3}
-
-    def test_a_retry_begins_only_with_its_own_lease(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        [ticket] = after(store.begin(bundle))
-        verdict = Verdict(ticket, Step.RETRY, 0, "busy", "later")
-        store.settle(bundle.lease, "orders", [verdict])
-        assert store.begin(bundle) == {}  # the first task, delivered once more
-        assert verdict.lease is not None
-        assert store.begin(replace(bundle, lease=verdict.lease))[ticket.id].attempts == 2
+    def test_a_retry_begins_only_with_its_own_lease(self, store: Store, single: MakeSingle) -> None:
+        taken = single()
+        retry = Verdict(begun(store, taken), Step.RETRY, 0, "busy", "later")
+        settle(store, taken.token, retry)
+        assert begin(store, taken) is None  # the first task, delivered once more
+        assert retry.token
+        assert begun(store, taken._replace(token=retry.token)).attempts == 2
 
 
 class TestSettle:
-    @pytest.fixture
-    def begun(self, store: Store, lease: Lease) -> Begun:
-        bundle = lease(4)
-        return bundle.lease, after(store.begin(bundle))
-
-    def test_a_sent_message_moves_to_the_archive_with_all_columns(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease(
+    def test_a_sent_message_moves_to_the_archive_with_all_columns(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        taken = single(
             key="order:42", payload=b"\x00\xff", content_type="text/plain", headers={"a": "b"}, attempts=1,
             aggregate_type="order", aggregate_id="42", last_error_code="busy", last_error="later",
         )  # fmt: skip
-        [ticket] = after(store.begin(bundle))
-        before = rows.one(ticket.id)
-        assert store.settle(bundle.lease, "orders", [Verdict(ticket, Step.SENT)]) == {ticket.id}
+        message = begun(store, taken)
+        before = rows.one(taken.id)
+        assert settle(store, taken.token, Verdict(message, Step.SENT)) == {message.seq}
         assert rows.hot() == []
         [kept] = rows.archived()
         names = [c.name for c in rows.tables.archive.c if c.name not in ("state", "finished_at")]
@@ -305,60 +301,88 @@ class TestSettle:
         assert kept.state == "sent"
         assert before.created_at < kept.finished_at <= datetime.now(UTC)
 
-    def test_each_message_of_a_bundle_gets_what_its_verdict_says(self, store: Store, rows: Rows, begun: Begun) -> None:
-        lease, (sent, again, later, refused) = begun
-        retry = Verdict(again, Step.RETRY, 30.0, "busy", "later")
+    def test_a_retry_keeps_a_lease_for_its_wait_and_for_the_queue(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        taken = single()
+        message = begun(store, taken)
+        retry = Verdict(message, Step.RETRY, 30.0, "busy", "later")
+        assert settle(store, taken.token, retry) == {message.seq}
+        row = rows.one(taken.id)
+        assert (str(row.lease), row.begun, row.attempts) == (retry.token, False, 1)
+        assert (row.last_error_code, row.last_error) == ("busy", "later")
+        assert 85 < due_in(rows, taken.id) <= 90
+
+    def test_each_message_of_a_batch_gets_what_its_verdict_says(self, store: Store, rows: Rows, lease: Lease) -> None:
+        batch = lease(4)
+        sent, later, refused, behind = batch.messages
         verdicts = [
             Verdict(sent, Step.SENT),
-            retry,
-            Verdict(later, Step.RELEASE, 300.0, "throttled", "not so fast"),
+            Verdict(later, Step.LATER, 300.0, "throttled", "not so fast"),
             Verdict(refused, Step.DEAD, 0, "wrong_type", "no stream"),
+            Verdict(behind, Step.BEHIND, sent=False),
         ]
-        assert store.settle(lease, "orders", verdicts) == {sent.id, again.id, later.id, refused.id}
-        assert [rows.state(t.id) for t in begun[1]] == ["sent", "retrying", "retrying", "dead"]
-        found = {
-            ticket.id: (str(row.lease), row.begun, row.attempts, row.status, row.last_error_code, row.last_error)
-            for ticket in begun[1][1:]
-            for row in [rows.one(ticket.id)]
-        }
-        assert found == {
-            again.id: (retry.lease, False, 1, "pending", "busy", "later"),
-            later.id: ("None", False, 1, "pending", "throttled", "not so fast"),
-            refused.id: ("None", False, 1, "dead", "wrong_type", "no stream"),
-        }
-        assert 85 < due_in(rows, again.id) <= 90, "a retry keeps its lease for the wait and for the queue"
+        assert settle(store, batch.token, *verdicts) == {message.seq for message in batch.messages}
+        assert [rows.state(message.id) for message in batch.messages] == ["sent", "retrying", "dead", "pending"]
+        told = [rows.one(message.id) for message in (later, refused, behind)]
+        assert [(row.lease, row.attempts, row.status, row.last_error_code, row.last_error) for row in told] == [
+            (None, 1, "pending", "throttled", "not so fast"),
+            (None, 1, "dead", "wrong_type", "no stream"),
+            (None, 0, "pending", None, None),
+        ]
         assert 295 < due_in(rows, later.id) <= 300
-        assert [rows.one(ticket.id).dead_at is None for ticket in begun[1][1:]] == [True, True, False]
-        assert store.settle(lease, "orders", []) == set()
+        assert [row.dead_at is None for row in told] == [True, False, True]
 
+    @pytest.mark.parametrize("step", [Step.SENT, Step.LATER, Step.OUTAGE, Step.DEAD, Step.DISCARDED, Step.RETRY])
     @pytest.mark.parametrize(
         "spoil",
         [
-            pytest.param(lambda rows, lease, ticket: (token(), ticket), id="wrong lease"),
-            pytest.param(lambda rows, lease, ticket: rows.change(lease=UUID(int=7)), id="claimed by another"),
-            pytest.param(lambda rows, lease, ticket: rows.change(status="dead", lease=None), id="dead"),
-            pytest.param(lambda rows, lease, ticket: (lease, ticket._replace(id=token())), id="gone"),
+            pytest.param(lambda rows, token: str(uuid4()), id="wrong lease"),
+            pytest.param(lambda rows, token: rows.change(lease=OTHER), id="claimed by another"),
+            pytest.param(lambda rows, token: rows.change(destination="audit"), id="of another destination"),
+            pytest.param(lambda rows, token: rows.change(status="dead", lease=None), id="dead"),
         ],
     )
     def test_a_message_that_is_not_ours_any_more_is_left_as_it_is(
-        self, store: Store, rows: Rows, begun: Begun, spoil: Any
+        self, store: Store, rows: Rows, lease: Lease, spoil: Any, step: Step
     ) -> None:
-        lease, [ticket, *_] = begun
-        lease, ticket = spoil(rows, lease, ticket) or (lease, ticket)
+        batch = lease()
+        token = spoil(rows, batch.token) or batch.token
         before = rows.hot()
-        for step in (Step.SENT, Step.RETRY, Step.RELEASE, Step.DEAD):
-            assert store.settle(lease, "orders", [Verdict(ticket, step, 1, "code", "error")]) == set(), step
-            assert (rows.hot(), rows.archived()) == (before, []), step
+        assert settle(store, token, Verdict(batch.messages[0], step, 1, "code", "error")) == set()
+        assert (rows.hot(), rows.archived()) == (before, [])
 
-    def test_a_send_counts_once_also_if_its_lease_has_run_out_and_nobody_claimed_the_messages(
-        self, store: Store, rows: Rows, begun: Begun
+    def test_counts_once_also_if_the_lease_has_run_out_and_nobody_took_it_back(
+        self, store: Store, rows: Rows, lease: Lease
     ) -> None:
-        lease, tickets = begun
-        rows.change(locked_until=seconds_from_now(-10))
-        verdicts = [Verdict(ticket, Step.SENT) for ticket in tickets]
-        assert store.settle(lease, "orders", verdicts) == {ticket.id for ticket in tickets}
-        assert store.settle(lease, "orders", verdicts) == set()
+        batch = lease(4)
+        over(rows)
+        verdicts = [Verdict(message, Step.SENT) for message in batch.messages]
+        assert settle(store, batch.token, *verdicts) == {message.seq for message in batch.messages}
+        assert settle(store, batch.token, *verdicts) == set()
         assert len(rows.archived()) == 4
+
+    def test_a_send_in_vain_is_on_its_message_unless_that_names_a_cause(
+        self, store: Store, rows: Rows, lease: Lease
+    ) -> None:
+        lease(1)
+        known = rows.hot()[0].id
+        rows.change(last_error_code="busy", last_error="later")
+        lease(1)
+        messages = [LeasedMessage(**_least(row)) for row in rows.hot()]
+        store.sent_in_vain(messages, sure=True)
+        told = {row.id == known: (row.last_error_code, row.history[-1]["what"]) for row in rows.hot()}
+        assert told == {True: ("busy", "sent in vain"), False: ("unsettled", "sent in vain")}
+
+    @pytest.mark.parametrize(("sure", "code"), [(True, "unsettled"), (False, None)])
+    def test_what_this_process_may_have_settled_itself_was_not_sent_in_vain(
+        self, store: Store, rows: Rows, lease: Lease, sure: bool, code: str | None
+    ) -> None:
+        """A try without an answer may have settled it."""
+        batch = lease()
+        settle(store, batch.token, Verdict(batch.messages[0], Step.SENT))
+        store.sent_in_vain(batch.messages, sure=sure)
+        assert [row.last_error_code for row in rows.archived()] == [code]
 
     def test_any_code_and_error_text_can_be_stored(self, store: Store, rows: Rows, lease: Lease) -> None:
         """Third-party publishers choose both."""
@@ -367,221 +391,206 @@ class TestSettle:
             "half \ud800 of a pair": "half ? of a pair",
             "naïve 😀 'quoted' %s {x} \\u0000": "naïve 😀 'quoted' %s {x} \\u0000",
             "": "",
-            None: None,
         }
-        bundle = lease(len(stored))
-        tickets = after(store.begin(bundle))
-        verdicts = [Verdict(ticket, Step.RELEASE, 1, said, said) for ticket, said in zip(tickets, stored, strict=True)]
-        store.settle(bundle.lease, "orders", verdicts)
-        found = [rows.one(ticket.id) for ticket in tickets]
-        assert [(row.last_error_code, row.last_error) for row in found] == [(text, text) for text in stored.values()]
+        batch = lease(len(stored))
+        verdicts = [Verdict(m, Step.LATER, 1, said, said) for m, said in zip(batch.messages, stored, strict=True)]
+        settle(store, batch.token, *verdicts)
+        told = [rows.one(message.id) for message in batch.messages]
+        assert [(row.last_error_code, row.last_error) for row in told] == [(text, text) for text in stored.values()]
 
 
-class TestRelease:
-    def test_gives_the_lease_back(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease(2)
-        assert store.release(bundle.lease, bundle.tickets) == {ticket.id for ticket in bundle.tickets}
-        assert [(row.lease, row.attempts, row.begun) for row in rows.hot()] == [(None, 0, False)] * 2
-        again = take(store, {"orders": 10}, token())
-        assert [c.id for c in again] == [ticket.id for ticket in bundle.tickets]
-        assert {row.last_error_code for row in rows.hot()} == {None}
+def _least(row: Any) -> dict[str, Any]:
+    """The fields that a message must have."""
+    names = (
+        "event_type", "destination", "key", "payload", "content_type", "headers", "aggregate_type", "aggregate_id",
+        "created_at", "attempts", "seq",
+    )  # fmt: skip
+    return {"id": str(row.id), **{name: getattr(row, name) for name in names}}
 
-    def test_the_next_attempt_can_be_delayed(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        store.release(bundle.lease, bundle.tickets, 100)
-        assert 95 < due_in(rows, bundle.tickets[0].id) <= 100
 
-    def test_leaves_messages_that_are_not_ours_or_have_begun(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        assert store.release(token(), bundle.tickets) == set()
-        assert str(rows.hot()[0].lease) == bundle.lease
-        tickets = after(store.begin(bundle))
+class TestGiveBack:
+    def test_makes_a_message_due_again_without_a_note(self, store: Store, rows: Rows, single: MakeSingle) -> None:
+        taken = single()
+        store.give_back([taken.token])
+        assert begin(store, taken) is None
+        [again] = take(store, {"orders": 10})
+        row = rows.one(taken.id)
+        assert (again.id, again.attempts) == (taken.id, 0)
+        assert (row.last_error_code, row.history) == (None, None)
+
+    def test_leaves_leases_that_are_not_ours_or_whose_send_has_begun(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        single()
+        taken = single()
+        begun(store, taken)
         before = rows.hot()
-        assert store.release(bundle.lease, tickets) == set()
-        assert store.release(bundle.lease, bundle.tickets) == set()
+        store.give_back([taken.token, str(uuid4())])
         assert rows.hot() == before
 
 
 class TestRecall:
-    def test_ends_all_leases_that_are_not_begun(self, store: Store, rows: Rows, lease: Lease) -> None:
-        begun, bundle = lease(1), lease(2)
-        store.begin(begun)
-        later = rows.insert(1, locked_until=seconds_from_now(60))
-        assert store.recall() == 2
-        assert {str(row.id) for row in rows.hot() if due_in(rows, str(row.id)) <= 0} == {t.id for t in bundle.tickets}
-        assert store.begin(bundle) == {}
-        again = take(store, {"orders": 10}, str(uuid4()))
-        assert {(row.id, row.cause) for row in again} == {(t.id, "lease_expired") for t in bundle.tickets}
+    def test_ends_the_leases_of_all_singles_whose_send_has_not_begun(
+        self, store: Store, rows: Rows, single: MakeSingle, lease: Lease
+    ) -> None:
+        begun(store, single())
+        lease(2)
+        taken = single()
+        [later] = rows.insert(1, locked_until=seconds_from_now(60))
         assert store.recall("elsewhere:1") == 0
-        assert rows.one(later[0]).lease is None
-
-    def test_a_retry_still_waits_for_its_time(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        [ticket] = after(store.begin(bundle))
-        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.RETRY, 30.0, "busy", "later")])
         assert store.recall() == 1
-        assert 20 < due_in(rows, ticket.id) <= 30
+        assert [str(row.id) for row in rows.hot() if due_in(rows, str(row.id)) <= 0] == [taken.id]
+        assert begin(store, taken) is None
+        assert [again.id for again in take(store, {"orders": 10})] == [taken.id]
+        assert rows.one(taken.id).last_error_code == "lease_expired"
+        assert rows.one(later).lease is None
 
-    def test_ends_what_a_dead_process_has_begun(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle, other = lease(2), lease(1)
-        store.begin(bundle)
-        store.begin(other)
+    def test_a_retry_still_waits_for_its_time(self, store: Store, rows: Rows, single: MakeSingle) -> None:
+        taken = single()
+        settle(store, taken.token, Verdict(begun(store, taken), Step.RETRY, 30.0, "busy", "later"))
+        assert store.recall() == 1
+        assert 20 < due_in(rows, taken.id) <= 30
+
+    def test_ends_what_a_dead_process_has_begun(
+        self, store: Store, rows: Rows, single: MakeSingle, lease: Lease
+    ) -> None:
+        begun(store, single())
+        lease(2)
         assert store.recall("elsewhere:1") == 0
         assert store.recall(holder()) == 3
-        again = take(store, {"orders": 10}, str(uuid4()))
-        sent = {t.id for t in (*bundle.tickets, *other.tickets)}
-        assert {(row.id, row.cause, row.alone) for row in again} == {(id, "unsettled", True) for id in sent}
+        keep_house(store)
+        assert [(row.last_error_code, row.attempts) for row in rows.hot()] == [("unsettled", 1)] * 3
+        assert [len(take_batch(store).messages) for _ in range(3)] == [1, 1, 1]
 
-    def test_leaves_rows_that_somebody_is_changing(
-        self, store: Store, rows: Rows, lease: Lease, engine: Engine
-    ) -> None:
-        lease()
+    def test_leaves_rows_that_somebody_is_changing(self, store: Store, single: MakeSingle, engine: Engine) -> None:
+        single()
         with engine.begin() as connection:
             connection.execute(text(f"SELECT FROM {store.settings.database_schema}.outbox_leases FOR UPDATE"))
             assert store.recall() == 0
 
 
-class TestBuryUnroutable:
+class TestBuryStrangers:
     def test_makes_dead_letters_of_rows_for_destinations_that_are_not_configured(
         self, store: Store, rows: Rows
     ) -> None:
-        [known] = rows.insert(destination="orders")
+        [known] = rows.insert(destination="orders", locked_until=LONG_AGO)
         [rubbish] = rows.insert(destination="no 'such' %s\n", payload=b"\xff", locked_until=LONG_AGO)
         before = rows.one(known)
-        assert [row.id for row in store.bury_unroutable()] == [rubbish]
+        assert [row.id for row in store.bury_strangers()] == [rubbish]
         row = rows.one(rubbish)
         assert (row.status, row.lease, row.attempts, row.last_error_code) == ("dead", None, 0, "unknown_destination")
         assert "no destination " in row.last_error
         assert row.dead_at is not None
         assert rows.one(known) == before
-        assert store.bury_unroutable() == []
+        assert store.bury_strangers() == []
 
     def test_leaves_messages_that_have_not_been_due_for_long(self, store: Store, rows: Rows) -> None:
         """A new version of the application may write for a destination before the relay is deployed that has it."""
         for key in (None, "order:42"):
             for due in (60, -1, 60 - GRACE):
                 rows.insert(destination="new", locked_until=seconds_from_now(due), key=key)
-        assert store.bury_unroutable() == []
-
-    def test_gets_through_any_number_of_destinations_and_rows(self, store: Store, rows: Rows) -> None:
-        rows.insert(3)
-        rows.insert(250, destination="flood", locked_until=LONG_AGO)
-        rows.insert(130, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO)
-        runs = 0
-        while store.bury_unroutable():
-            runs += 1
-        assert 1 <= runs <= 5
-        assert Counter(row.status for row in rows.hot()) == {"pending": 3, "dead": 380}
+        assert store.bury_strangers() == []
 
     @pytest.mark.parametrize("key", [None, "k"])
-    def test_takes_a_lot_at_a_time_and_goes_on_at_once(
+    def test_gets_through_any_number_of_destinations_and_rows(
         self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, key: str | None
     ) -> None:
         """Each message may be for a destination of its own; of others it is not time yet."""
         monkeypatch.setattr("outbox_tasks.relay.store.claims.BURIED_AT_ONCE", 10)
-        monkeypatch.setattr("outbox_tasks.relay.store.claims.DESTINATIONS_AT_ONCE", 15)
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.STRANGERS_AT_ONCE", 15)
         rows.insert(2)
         rows.insert(40, destination=text("'new-' || generate_series"), key=key)
-        rows.insert(95, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO, key=key)
-        pause, lots = 1000.0, []
-        for _ in range(20):
-            lots.append(len(store.bury_unroutable(pause)))
-            if lots[-1] < 10:
-                store._buried_at = -1000.0  # as if the pause were over
-        assert max(lots) <= 10
-        assert sum(lots) == 95
+        rows.insert(65, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO, key=key)
+        rows.insert(30, destination="flood", locked_until=LONG_AGO, key=key)
+        lots = [len(store.bury_strangers()) for _ in range(25)]
+        assert (max(lots), sum(lots)) == (10, 95)
+        assert Counter(row.status for row in rows.hot()) == {"pending": 42, "dead": 95}
 
     def test_skips_rows_that_another_has_locked(self, store: Store, rows: Rows, engine: Engine) -> None:
         rows.insert(2, destination="gone", locked_until=LONG_AGO)
         with engine.connect() as other:
             other.execute(text(f"SELECT FROM {store.settings.database_schema}.outbox_ready LIMIT 1 FOR UPDATE"))
-            assert len(store.bury_unroutable()) == 1
+            assert len(store.bury_strangers()) == 1
 
 
 class TestRaces:
     """Real locks: one statement waits for the row while another changes it."""
 
-    @pytest.mark.parametrize(
-        ("begun", "act"),
-        [
-            pytest.param(
-                True, lambda store, lease, t: store.settle(lease, "orders", [Verdict(t, Step.SENT)]), id="sent"
-            ),
-            pytest.param(
-                True, lambda store, lease, t: store.settle(lease, "orders", [Verdict(t, Step.RETRY, 1)]), id="retry"
-            ),
-            pytest.param(False, lambda store, lease, t: store.begin(Bundle("orders", lease, (t,))), id="begin"),
-            pytest.param(False, lambda store, lease, t: store.release(lease, [t]), id="release"),
-        ],
-    )
-    def test_a_stale_publisher_that_waited_for_a_new_claim_changes_nothing(
-        self, store: Store, new_store: MakeStore, rows: Rows, engine: Engine, lease: Lease, begun: bool, act: Any
+    @pytest.mark.parametrize("act", ["begin", "sent", "later", "give back"])
+    def test_who_waited_for_a_new_claim_changes_nothing(
+        self, store: Store, new_store: MakeStore, rows: Rows, engine: Engine, single: MakeSingle, act: str
     ) -> None:
-        bundle = lease()
-        [ticket] = after(store.begin(bundle)) if begun else bundle.tickets
+        taken = single()
+        message = begun(store, taken) if act in ("sent", "later") else None
+        late = new_store()
+
+        def wait_and_act() -> object:
+            if message:
+                return settle(late, taken.token, Verdict(message, Step(act), 1))
+            return begin(late, taken) if act == "begin" else late.give_back([taken.token])
+
         leases = f"{store.settings.database_schema}.outbox_leases"
         with engine.connect() as claimer, ThreadPoolExecutor(1) as pool:
-            # Somebody else takes the bundle, and has not yet committed.
-            claimer.execute(text(f"UPDATE {leases} SET token = '{UUID(int=7)}', begun_at = NULL"))
-            stale = pool.submit(act, new_store(), bundle.lease, ticket)
+            # Somebody else takes it, and has not yet committed.
+            claimer.execute(text(f"UPDATE {leases} SET token = '{OTHER}', begun_at = NULL"))
+            stale = pool.submit(wait_and_act)
             eventually(lambda: waits_for_a_lock(rows))
             assert not stale.done()
             claimer.commit()
             assert not stale.result(10)
-        row = rows.one(ticket.id)
-        assert (row.lease, row.begun, row.status) == (UUID(int=7), False, "pending")
+        row = rows.one(taken.id)
+        assert (row.lease, row.begun, row.status) == (OTHER, False, "pending")
+        assert due_in(rows, taken.id) > 0
         assert rows.archived() == []
 
     def test_a_begin_that_waited_until_its_lease_ran_out_does_not_begin(
-        self, new_store: MakeStore, rows: Rows, engine: Engine, lease: Lease
+        self, new_store: MakeStore, rows: Rows, engine: Engine, single: MakeSingle
     ) -> None:
         """Judged by the clock after the wait, not by when the statement started."""
-        bundle = lease()
+        taken = single()
         rows.change(locked_until=seconds_from_now(0.3))
         store = new_store()
         with engine.connect() as other, ThreadPoolExecutor(1) as pool:
             other.execute(text(f"UPDATE {store.settings.database_schema}.outbox_leases SET holder = 'touched'"))
-            begin = pool.submit(store.begin, bundle)
-            eventually(lambda: due_in(rows, bundle.tickets[0].id) < 0)
+            waiting = pool.submit(begin, store, taken)
+            eventually(lambda: due_in(rows, taken.id) < 0)
             other.commit()
-            assert begin.result(10) == {}
+            assert waiting.result(10) is None
 
-    def test_a_claim_does_not_wait_for_a_publisher_that_settles(
+    def test_a_take_does_not_wait_for_a_publisher_that_settles(
         self, store: Store, rows: Rows, engine: Engine, lease: Lease
     ) -> None:
-        bundle = lease()
-        store.begin(bundle)
-        rows.change(locked_until=seconds_from_now(-1))
+        lease()
+        over(rows)
         with engine.connect() as settling:
             settling.execute(text(f"DELETE FROM {store.settings.database_schema}.outbox_leases"))
-            assert take(store, {"orders": 1}, token()) == []
+            assert take(store, {"orders": 1}) == []
             settling.commit()
-        assert take(store, {"orders": 1}, token()) == []
+        assert take(store, {"orders": 1}) == []
 
     def test_every_message_is_settled_once_though_leases_run_out_early(self, new_store: MakeStore, rows: Rows) -> None:
         """Leases so short that they run out in the hands of their holders."""
-        ids = rows.insert(300)
+        ids = rows.insert(100)
         store = new_store(destinations={"orders": {"url": "a://b", "max_attempts": 1000}})
-        settled: list[str] = []
+        settled: list[int] = []
 
-        def run(_: int) -> None:
-            while not len(settled) >= 300:
-                lease = token()
-                claimed = take(store, {"orders": 20}, lease)
-                if not claimed:
+        def run(number: int) -> None:
+            while len(settled) < len(ids):
+                singles = take(store, {"orders": 5})
+                for single in singles:
+                    if hash(single.token) % 4 == 0:
+                        rows.change([single.id], locked_until=seconds_from_now(-1))
+                    message = begin(store, single)
+                    if hash(single.token) % 4 == 1:
+                        rows.change([single.id], locked_until=seconds_from_now(-1))
+                    if message:
+                        settled.extend(settle(store, single.token, Verdict(message, Step.SENT)))
+                if not singles:
                     time.sleep(0.002)
-                    continue
-                bundle = bundle_of(claimed, lease)
-                if hash(lease) % 3 == 0:
-                    rows.change([t.id for t in bundle.tickets], locked_until=seconds_from_now(-1))
-                tickets = after(store.begin(bundle))
-                if hash(lease) % 3 == 1:
-                    rows.change([t.id for t in tickets], locked_until=seconds_from_now(-1))
-                settled.extend(store.settle(lease, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets]))
 
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(run, range(4)))
-        assert sorted(settled) == sorted(ids)
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(run, range(3)))
+        assert len(settled) == len(set(settled)) == len(ids)
         assert sorted(str(row.id) for row in rows.archived()) == sorted(ids)
 
 

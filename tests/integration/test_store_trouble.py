@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psutil
 import psycopg
@@ -35,29 +37,39 @@ from outbox_tasks.errors import (
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
+from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
 from outbox_tasks.operating.archive import days
-from outbox_tasks.relay.send import begin_and_send
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Share
 from outbox_tasks.settings import django_project
-from tests.claims import take
+from tests.claims import begin, keep_house, take, take_batch
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration import pgbouncer
-from tests.integration.conftest import Lease, after
+from tests.integration.conftest import Lease
 
-LEASE = str(UUID(int=1))
-TICKET = Ticket(str(UUID(int=2)), 0, "order.created")
+TOKEN = str(UUID(int=1))
+MESSAGE = LeasedMessage(
+    str(UUID(int=2)), "order.created", "orders", None, b"{}", "a/b", {}, None, None, datetime.now(UTC), 1, seq=1
+)
+
+TERMINATE = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'outbox_tasks'"
 
 CALLS: dict[str, Callable[[Store], Any]] = {
     "check_version": lambda store: store.check_version(),
-    "claim": lambda store: take(store, {"orders": 10}, LEASE),
-    "bury_unroutable": lambda store: store.bury_unroutable(),
-    "begin": lambda store: store.begin(Bundle("orders", LEASE, (TICKET,))),
-    "settle sent": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.SENT)]),
-    "settle failed": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.DEAD)]),
-    "sent_in_vain": lambda store: store.sent_in_vain([TICKET], sure=True),
-    "release": lambda store: store.release(LEASE, [TICKET]),
+    "keep_house": keep_house,
+    "due": lambda store: store.due(10),
+    "take_singly": lambda store: store.take_singly({"orders": Share(free=1, held=1, fresh=1)}),
+    "take": lambda store: store.takes.take("orders"),
+    "ask_drains": lambda store: store.ask_drains({"orders": (1, 1)}),
+    "bury_strangers": lambda store: store.bury_strangers(),
+    "begin": lambda store: store.begin(TOKEN, "orders"),
+    "settle sent": lambda store: store.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.SENT)]),
+    "settle failed": lambda store: store.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.DEAD)]),
+    "sent_in_vain": lambda store: store.sent_in_vain([MESSAGE], sure=True),
+    "give_back": lambda store: store.give_back([TOKEN]),
     "turn": days.turn,
 }
 
@@ -97,7 +109,7 @@ class TestReadOnly:
 
     def test_nothing_is_written(self, read_only: Store, rows: Rows) -> None:
         before = rows.hot()
-        for name in CALLS.keys() - {"check_version", "begin", "settle sent", "turn"}:
+        for name in CALLS.keys() - {"check_version", "due", "turn"}:
             with pytest.raises(DatabaseUnavailable, match="read-only transaction"):
                 CALLS[name](read_only)
             assert rows.hot() == before, name
@@ -122,7 +134,7 @@ class TestTablesGone:
     def test_says_so_and_names_the_remedy(self, store: Store, admin: psycopg.Connection[Any], damage: str) -> None:
         admin.execute(damage.format(store.settings.database_schema).encode())
         with pytest.raises(SchemaMissing, match="Run `outbox-tasks init`"):
-            take(store, {"orders": 1}, LEASE)
+            take(store, {"orders": 1})
 
     def test_every_call_says_so(self, store: Store, admin: psycopg.Connection[Any]) -> None:
         admin.execute(f"DROP SCHEMA {store.settings.database_schema} CASCADE".encode())
@@ -131,17 +143,24 @@ class TestTablesGone:
                 call(store)
 
 
-class Destination:
-    """Takes everything."""
+@pytest.fixture
+def single(store: Store, rows: Rows) -> Callable[[], Single]:
+    """Inserts a message and takes it singly. The server has this on its disk."""
 
-    count = 0
+    def make() -> Single:
+        rows.insert()
+        [taken] = take(store, {"orders": 10})
+        rows.insert(destination="elsewhere")
+        return taken
 
-    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        self.count += len(messages)
-        return [Outcome.sent()] * len(messages)
+    return make
 
-    def close(self) -> None:
-        """Nothing is open."""
+
+def begun(store: Store, taken: Single) -> LeasedMessage:
+    """The message of a single whose send begins."""
+    message = begin(store, taken)
+    assert message
+    return message
 
 
 def forget(server: EmbeddedPostgres, store: Store) -> None:
@@ -153,11 +172,12 @@ def forget(server: EmbeddedPostgres, store: Store) -> None:
 
 class TestServerGone:
     def test_every_call_says_so_and_works_again_once_it_is_back(
-        self, server: EmbeddedPostgres, new_store: MakeStore, rows: Rows, lease: Lease
+        self, server: EmbeddedPostgres, new_store: MakeStore, rows: Rows
     ) -> None:
         pooled, fresh = new_store(), new_store()
-        begun, bundle = lease(1, by=pooled), lease(2, by=pooled)
-        tickets = after(pooled.begin(begun))
+        rows.insert(2)
+        first, second = take(pooled, {"orders": 10})
+        message = begun(pooled, first)
         rows.insert(destination="elsewhere")  # a begin alone may be forgotten in a crash; this makes it durable
         before = rows.hot()
         server.kill()
@@ -172,91 +192,85 @@ class TestServerGone:
         for store in (pooled, fresh):
             store.check_version()
         assert rows.hot() == before
-        assert pooled.settle(begun.lease, "orders", [Verdict(tickets[0], Step.SENT)]) == {tickets[0].id}
-        assert len(fresh.begin(Bundle("orders", bundle.lease, bundle.tickets))) == 2
+        assert pooled.settle(first.token, "orders", [Verdict(message, Step.SENT)])[0] == {message.seq}
+        assert begin(fresh, second)
 
+    @pytest.mark.parametrize("step", [Step.SENT, Step.RETRY, Step.OUTAGE])
     def test_a_send_whose_begin_is_forgotten_is_settled_all_the_same(
-        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease
+        self, server: EmbeddedPostgres, store: Store, rows: Rows, single: Callable[[], Single], step: Step
     ) -> None:
-        bundle = lease(3)
-        sent, failed, put_off = after(store.begin(bundle))
+        taken = single()
+        verdict = Verdict(begun(store, taken), step, 1.0, "away", "gone")
         forget(server, store)
-        told = [
-            Verdict(sent, Step.SENT),
-            Verdict(failed, Step.RETRY, 1.0, "away", "gone"),
-            Verdict(put_off, Step.OUTAGE),
-        ]
-        assert store.settle(bundle.lease, "orders", told) == {sent.id, failed.id, put_off.id}
-        assert [row.attempts for row in rows.archived()] == [1]
-        assert [(row.attempts, row.lease is None) for row in rows.hot()] == [(1, False), (1, True)]
-        retry = Bundle("orders", told[1].lease, (failed,))
-        assert [ticket.attempt for ticket in after(store.begin(retry))] == [2]
-        assert rows.one(failed.id).last_error_code == "away"
+        assert store.settle(taken.token, "orders", [verdict])[0] == {verdict.message.seq}
+        row = rows.archived()[0] if step is Step.SENT else rows.one(taken.id)
+        assert (row.attempts, row.last_error_code) == (1, None if step is Step.SENT else "away")
+        if step is Step.RETRY:
+            assert begun(store, taken._replace(token=verdict.token or "")).attempts == 2
 
     def test_a_retry_whose_settle_is_forgotten_is_on_its_row(
-        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease
+        self, server: EmbeddedPostgres, store: Store, rows: Rows, single: Callable[[], Single]
     ) -> None:
-        bundle = lease()
-        [ticket] = after(store.begin(bundle))
+        taken = single()
+        message = begun(store, taken)
         rows.insert(destination="elsewhere")  # makes the begin durable
-        retry = Verdict(ticket, Step.RETRY, 1.0, "timeout", "no answer")
-        store.settle(bundle.lease, "orders", [retry])
+        retry = Verdict(message, Step.RETRY, 1.0, "timeout", "no answer")
+        store.settle(taken.token, "orders", [retry])
         forget(server, store)
-        if not store.begin(Bundle("orders", retry.lease, (ticket,))):
-            rows.change([ticket.id], locked_until=seconds_from_now(-1))
-            take(store, {"orders": 1}, str(uuid4()))
-        row = rows.one(ticket.id)
+        if not begin(store, taken._replace(token=retry.token or "")):
+            rows.change([taken.id], locked_until=seconds_from_now(-1))
+            keep_house(store)
+        row = rows.one(taken.id)
         # Where the server has written the settle by itself, its code is there.
         assert (row.last_error_code, row.history[-1]["what"]) in (("unsettled", "claimed again"), ("timeout", "failed"))
 
     def test_a_task_that_comes_twice_when_its_begin_is_forgotten_is_on_the_row(
-        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease, monkeypatch: pytest.MonkeyPatch
+        self,
+        server: EmbeddedPostgres,
+        store: Store,
+        rows: Rows,
+        single: Callable[[], Single],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        first, second = (Destination() for _ in range(2))
-        bundle = lease(4)
-        arrived = begin_and_send(store, {"orders": first}, bundle)
+        taken = single()
+        first = begun(store, taken)
         forget(server, store)
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr("outbox_tasks.relay.store.processes.holder", lambda: "elsewhere:1")
-            again = begin_and_send(store, {"orders": second}, bundle)
-            settle(store, bundle, again[:2])
-        settle(store, bundle, arrived)
-        settle(store, bundle, again)
-        assert first.count == 4
-        assert [row.last_error_code for row in rows.archived()] == ["unsettled"] * second.count + [None] * (
-            4 - second.count
-        )
+            second = begin(store, taken)
+            if second:
+                settle(store, taken.token, "orders", [Verdict(second, Step.SENT)])
+        [verdict] = settle(store, taken.token, "orders", [Verdict(first, Step.SENT)]).verdicts
+        assert verdict.step is (Step.STALE if second else Step.SENT)
+        assert [row.last_error_code for row in rows.archived()] == ["unsettled" if second else None]
 
-    def test_leases_whose_begin_may_be_forgotten_are_told_from_newer_ones(
-        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease
+    def test_what_a_batch_had_whose_take_is_forgotten_says_so(
+        self, server: EmbeddedPostgres, store: Store, rows: Rows
     ) -> None:
-        bundle = lease(3)
-        sent = after(store.begin(bundle))
-        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.SENT) for ticket in sent])
-        assert store.recall(crashed=True) == 0
+        """It is due again, and may have been sent."""
+        store.note_lost_commits()
+        rows.insert(3)
+        assert len(take_batch(store).messages) == 3
         forget(server, store)
-        forgotten = {str(row.id) for row in rows.hot() if not row.begun}
-        lease(2)
-        assert store.recall(crashed=True) == len(forgotten)
-        again = take(store, {"orders": 10}, str(UUID(int=9)))
-        assert {(row.id, row.cause) for row in again} == {(id, "lease_expired") for id in forgotten}
+        if {row.begun for row in rows.hot()} == {True}:  # the server has written the take by itself
+            rows.change(locked_until=seconds_from_now(-1))
+            keep_house(store)
+            codes = {"unsettled"}
+        else:
+            assert store.note_lost_commits() == 3
+            codes = {"database_crashed"}
+        assert {row.last_error_code for row in rows.hot()} == codes
+        assert store.note_lost_commits() is None or codes == {"unsettled"}
 
     def test_a_connection_that_the_server_closed_is_replaced(
         self, store: Store, rows: Rows, admin: psycopg.Connection[Any]
     ) -> None:
         rows.insert()
         store.check_version()
-        admin.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'outbox_tasks'"
-        )
+        admin.execute(TERMINATE)
 
-        def works() -> bool:
-            try:
-                return bool(take(store, {"orders": 1}, LEASE))
-            except DatabaseUnavailable:
-                return False
-
-        assert eventually(works)
+        assert eventually(lambda: works(lambda: take(store, {"orders": 1})))
+        assert rows.hot()[0].lease
 
     def test_an_address_that_is_wrong_is_named(self, settings: MakeSettings, postgres_url: str) -> None:
         wrong: list[dict[str, Any]] = [
@@ -294,9 +308,9 @@ class TestSilence:
         before = time.monotonic()
         proxy.forget()
         with pytest.raises(DatabaseTooSlow, match=r"no answer within 2\.2 s"):
-            take(beyond, {"orders": 1}, LEASE)
+            take(beyond, {"orders": 1})
         assert time.monotonic() - before < 10
-        assert len(take(beyond, {"orders": 10}, LEASE)) == 2
+        assert len(take(beyond, {"orders": 10})) == 2
 
     def test_every_call_gives_up_and_works_again_once_the_server_goes_on(
         self, new_store: MakeStore, rows: Rows, server: EmbeddedPostgres
@@ -347,12 +361,12 @@ class TestSilence:
                 signal.setitimer(signal.ITIMER_REAL, 0.1)
                 before = time.monotonic()
                 with pytest.raises(SoftTimeLimitExceeded):
-                    take(beyond, {"orders": 1}, LEASE)
+                    take(beyond, {"orders": 1})
                 assert time.monotonic() - before < 1.5
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, former)
-        assert len(take(beyond, {"orders": 1}, LEASE)) == 1
+        assert len(take(beyond, {"orders": 1})) == 1
 
     def test_an_answer_that_is_there_is_read_even_if_we_come_late(self, beyond: Store, rows: Rows) -> None:
         rows.insert()
@@ -373,8 +387,8 @@ class TestSilence:
         with store.connection() as connection:
             connection.execute(text("SET default_transaction_read_only = on"))
         with pytest.raises(DatabaseUnavailable, match="read-only"):
-            take(store, {"orders": 1}, LEASE)
-        assert len(take(store, {"orders": 1}, LEASE)) == 1
+            take(store, {"orders": 1})
+        assert len(take(store, {"orders": 1})) == 1
 
 
 def works(call: Callable[[], Any]) -> bool:
@@ -385,20 +399,59 @@ def works(call: Callable[[], Any]) -> bool:
     return True
 
 
+class Destination:
+    """Takes everything, and then something happens."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self.happens = happens
+        self.sent: list[str] = []
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        self.sent += [message.id for message in messages]
+        self.happens()
+        return [Outcome.sent()] * len(messages)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("gone", ["connections", "server"])
+def test_what_was_sent_as_the_database_went_away_is_settled_when_it_is_back(
+    server: EmbeddedPostgres, store: Store, rows: Rows, gone: str, admin: psycopg.Connection[Any]
+) -> None:
+    [id] = rows.insert()
+
+    def go() -> None:
+        rows.insert(destination="elsewhere")  # makes the take durable
+        if gone == "server":
+            server.kill()
+            back.start()
+        else:
+            admin.execute(TERMINATE)
+
+    back = threading.Timer(0.5, server.start)
+    destination = Destination(go)
+    assert drain(store, {"orders": destination}, "orders", Listener()).steps == {Step.SENT: 1}
+    if gone == "server":
+        back.join()
+    assert destination.sent == [id]
+    assert [row.last_error_code for row in rows.archived()] == [None]
+
+
 @pgbouncer.needed
 def test_a_pooler_that_is_killed_costs_one_try(postgres_url: str, new_store: MakeStore, rows: Rows) -> None:
     rows.insert(3)
     with pgbouncer.pooled(postgres_url, pool_mode="session") as first, Proxy(make_url(first).port or 0) as proxy:
         url = make_url(first).set(port=proxy.port).render_as_string(hide_password=False)
         store = new_store(database_url=url, statement_timeout=0)
-        assert len(take(store, {"orders": 1}, LEASE)) == 1
+        assert len(take(store, {"orders": 1})) == 1
         [pooler] = [one for one in psutil.Process().children(recursive=True) if one.name() == "pgbouncer"]
         pooler.kill()
         with pytest.raises(DatabaseUnavailable):
-            take(store, {"orders": 1}, LEASE)
+            take(store, {"orders": 1})
         with pgbouncer.pooled(postgres_url, pool_mode="session") as second:
             proxy.target = make_url(second).port or 0
-            assert len(take(store, {"orders": 10}, str(uuid4()))) == 2
+            assert len(take(store, {"orders": 10})) == 2
             store.close()
 
 
@@ -426,13 +479,10 @@ def test_a_full_disk_loses_nothing(small_disk: Path, settings: MakeSettings, sch
             while file.write(b"0" * 65_536):
                 """Until there is no more room."""
 
-        def work() -> int:
-            """Claim, begin and settle as much as can be."""
-            lease = str(uuid4())
-            found = take(store, {"orders": 10}, lease)
-            tickets = tuple(Ticket(one.id, one.attempts, one.event_type) for one in found)
-            begun = after(store.begin(Bundle("orders", lease, tickets)))
-            return len(store.settle(lease, "orders", [Verdict(ticket, Step.SENT) for ticket in begun]))
+        def work() -> None:
+            """Take, begin and settle as much as can be."""
+            if batch := take_batch(store):
+                store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
 
         refused = 0
         for _ in range(10):
@@ -462,8 +512,8 @@ class TestLimits:
         with engine.connect() as other:
             other.execute(text(f"LOCK TABLE {rows.tables.messages} IN ACCESS EXCLUSIVE MODE"))
             with pytest.raises(DatabaseUnavailable, match="statement timeout"):
-                take(store, {"orders": 1}, LEASE)
-        assert len(take(store, {"orders": 1}, LEASE)) == 1
+                take(store, {"orders": 1})
+        assert len(take(store, {"orders": 1})) == 1
 
     def test_without_a_limit_no_option_is_asked_for(self, new_store: MakeStore) -> None:
         """PgBouncer refuses connections that ask for options."""
@@ -480,14 +530,14 @@ class TestLimits:
         url = make_url(postgres_url).set(username="stranger", password="secret")
         store = new_store(database_url=url.render_as_string(hide_password=False))
         with pytest.raises(OutboxError):
-            take(store, {"orders": 1}, LEASE)
+            take(store, {"orders": 1})
 
     def test_the_error_says_that_the_pool_has_too_few_connections(self, store: Store) -> None:
         store.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
         held = [store.engine.connect() for _ in range(10)]
         try:
             with pytest.raises(DatabaseUnavailable):
-                take(store, {"orders": 1}, LEASE)
+                take(store, {"orders": 1})
         finally:
             for connection in held:
                 connection.close()
@@ -533,35 +583,34 @@ class TestDurability:
 
         return flushed
 
-    def test_claim_and_release_are_durable_and_begin_and_settle_are_not_yet(
-        self, store: Store, rows: Rows, lease: Lease, flushed: Callable[[], bool]
-    ) -> None:
-        seen: dict[str, list[bool]] = {"claim": [], "release": [], "begin": [], "sent": [], "failed": []}
+    def test_the_pipe_waits_for_no_disk(self, store: Store, rows: Rows, flushed: Callable[[], bool]) -> None:
+        acts: dict[str, list[bool]] = {name: [] for name in ("take", "give back", "begin", "batch", "sent", "failed")}
         for _ in range(5):
-            bundle = lease(2)
-            seen["claim"].append(flushed())
-            store.release(bundle.lease, bundle.tickets)
-            seen["release"].append(flushed())
-            bundle = lease(0)
-            sent, failed = after(store.begin(bundle))
-            seen["begin"].append(flushed())
-            lease(1)  # flushes
-            store.settle(bundle.lease, "orders", [Verdict(sent, Step.SENT)])
-            seen["sent"].append(flushed())
-            lease(1)
-            store.settle(bundle.lease, "orders", [Verdict(failed, Step.DEAD)])
-            seen["failed"].append(flushed())
-            rows.change(status="dead", lease=None)
+            rows.insert(2)
+            [taken] = take(store, {"orders": 1})
+            acts["take"].append(flushed())
+            store.give_back([taken.token])
+            acts["give back"].append(flushed())
+            [taken] = take(store, {"orders": 1})
+            rows.insert(destination="elsewhere")  # flushes
+            message = begun(store, taken)
+            acts["begin"].append(flushed())
+            rows.insert(destination="elsewhere")
+            store.settle(taken.token, "orders", [Verdict(message, Step.SENT)])
+            acts["sent"].append(flushed())
+            rows.insert(destination="elsewhere")
+            batch = take_batch(store)
+            acts["batch"].append(flushed())
+            rows.insert(destination="elsewhere")
+            store.settle(batch.token, "orders", [Verdict(message, Step.DEAD) for message in batch.messages])
+            acts["failed"].append(flushed())
         # The server writes a little by itself, so that one of the five may be otherwise.
-        assert {name: sum(values) >= 4 for name, values in seen.items()} == {
-            "claim": True, "release": True, "begin": False, "sent": False, "failed": False,
-        }  # fmt: skip
-        assert {name: sum(values) for name, values in seen.items() if sum(values) <= 1}.keys() == {
-            "begin", "sent", "failed",
+        assert {name: sum(values) >= 2 for name, values in acts.items()} == {
+            "take": False, "give back": True, "begin": False, "batch": False, "sent": False, "failed": False,
         }  # fmt: skip
 
     def test_the_setting_does_not_stay_on_the_connection(self, store: Store, lease: Lease) -> None:
-        store.begin(lease())
+        lease()
         with store.engine.connect() as connection:
             assert connection.scalar(text("SHOW synchronous_commit")) == "on"
 
@@ -569,6 +618,6 @@ class TestDurability:
 def test_many_threads_share_a_store(store: Store, rows: Rows) -> None:
     rows.insert(200)
     with ThreadPoolExecutor(16) as pool:
-        taken = list(pool.map(lambda _: take(store, {"orders": 10}, str(uuid4())), range(40)))
+        taken = list(pool.map(lambda _: take(store, {"orders": 10}), range(40)))
     ids = [claimed.id for batch in taken for claimed in batch]
     assert len(ids) == len(set(ids))

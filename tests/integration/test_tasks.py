@@ -5,269 +5,406 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 import redis
 from celery import Celery
-from celery.signals import task_success
+from celery.app.trace import build_tracer
 from celery.worker import state as worker_state
 from kombu import Message as Arrived
 from sqlalchemy import text
 
-from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, IN_TIME, QUEUES, WAIT
+from outbox_tasks.broker.names import (
+    BY_BEAT,
+    CLAIM_TASK,
+    DRAIN_TASK,
+    IN_TIME,
+    MAINTAIN_TASK,
+    PUBLISH_TASK,
+    QUEUES,
+    WAIT,
+)
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.celery import make_app
+from outbox_tasks.errors import DeadLetter
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
-from outbox_tasks.signals import key_blocked
-from outbox_tasks.worker.bundles import PublishRequest, trace_each
-from tests.claims import take
-from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
+from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
+from tests.acceptance.publishers import SCHEME, distribution
+from tests.claims import keep_house, take
+from tests.conftest import MakeSettings, Rows, Stream, eventually, seconds_from_now
+
+MakeApp = Callable[..., Celery]
 
 
 @pytest.fixture
-def app(settings: MakeSettings, own_redis: EmbeddedValkey, store: Store) -> Iterator[Celery]:
-    made = make_app(settings(broker_url=own_redis.url))
-    made.finalize()
-    yield made
-    made.outbox_relay.close()
-    made.close()
+def make(
+    settings: MakeSettings,
+    broker_url: str,
+    store: Store,
+    stream: Stream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[MakeApp]:
+    """Makes apps of the relay on an empty broker. Their destination does as the payload says."""
+    monkeypatch.syspath_prepend(distribution(tmp_path / "plugins"))
+    orders = {"url": stream.url.replace("redis+stream", SCHEME)}
+    with redis.Redis.from_url(broker_url) as client:
+        client.flushdb()
+    with ExitStack() as stack:
+
+        def make(**values: Any) -> Celery:
+            app = make_app(settings(**{"broker_url": broker_url, "destinations": {"orders": orders}, **values}))
+            app.finalize()
+            stack.callback(app.close)
+            stack.callback(app.outbox_relay.close)
+            return app
+
+        yield make
 
 
 @pytest.fixture
-def publish(app: Celery) -> Any:
-    return app.tasks["outbox_tasks.publish"]
+def app(make: MakeApp) -> Celery:
+    return make()
 
 
-def waiting(own_redis: EmbeddedValkey, queue: str = PUBLISH_QUEUE) -> list[dict[str, Any]]:
+def run(app: Celery, name: str, *arguments: Any, id: str = "an id", **keywords: Any) -> tuple[str, Any]:
+    """Run a task as a worker does. Returns Celery's state, and the result or the exception."""
+    task = app.tasks[name]
+    request = {"id": id, "task": name, "retries": 0, "delivery_info": {}, "is_eager": False}
+    traced = build_tracer(name, task, app=app)(id, arguments, keywords, request)
+    return (traced.info.state, traced.info.retval) if traced.info else ("SUCCESS", traced.retval)
+
+
+def publish(app: Celery, single: Single, **keywords: Any) -> tuple[str, Any]:
+    arguments = single.event_type, single.destination, single.attempts, single.token
+    return run(app, PUBLISH_TASK, *arguments, id=single.id, **keywords)
+
+
+def waiting(broker_url: str, queue: str = PUBLISH_QUEUE) -> list[dict[str, Any]]:
     """The Celery messages in a queue."""
-    with redis.Redis.from_url(own_redis.url) as client:
+    with redis.Redis.from_url(broker_url) as client:
         found: list[bytes] = client.lrange(queue, 0, -1)  # type: ignore[assignment]
     return [json.loads(message) for message in found]
 
 
-def leased(store: Store, rows: Rows, count: int = 1) -> Bundle:
-    """Fresh messages, claimed and begun."""
-    rows.insert(count)
-    lease = "11111111-1111-4111-8111-111111111111"
-    claimed = take(store, {"orders": count}, lease)
-    bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
-    store.begin(bundle)
-    return bundle
+def arguments_of(message: dict[str, Any]) -> list[Any]:
+    arguments: list[Any] = json.loads(base64.b64decode(message["body"]))[0]
+    return arguments
 
 
-def begun(ticket: Ticket) -> Ticket:
-    return ticket._replace(attempt=ticket.attempt + 1)
+@contextmanager
+def hearing(signal: Any) -> Iterator[list[dict[str, Any]]]:
+    """What receivers of a signal get meanwhile."""
+    heard: list[dict[str, Any]] = []
 
+    def hear(**facts: Any) -> None:
+        heard.append(facts)
 
-def test_a_message_that_fails_in_a_bundle_is_retried_by_celery_as_a_publish_task(
-    app: Celery, publish: Any, store: Store, rows: Rows, own_redis: EmbeddedValkey
-) -> None:
-    bundle = leased(store, rows, 3)
-    first, second, third = (begun(ticket) for ticket in bundle.tickets)
-    verdicts = [Verdict(first, Step.SENT), Verdict(second, Step.RETRY, 2.0, "busy", "later"), Verdict(third, Step.SENT)]
-    trace_each(publish, bundle, verdicts)
-    [message] = waiting(own_redis)
-    headers = message["headers"]
-    assert (headers["task"], headers["id"], headers["retries"]) == ("outbox_tasks.publish", second.id, 1)
-    assert datetime.fromisoformat(headers["eta"]) > datetime.now(UTC)
-    assert headers["outbox_wait"] == 2.0
-    arguments, _, _ = json.loads(base64.b64decode(message["body"]))
-    assert arguments == ["order.created", "orders", 1, bundle.lease]
-
-
-def test_a_retry_that_the_broker_refuses_goes_back_to_the_table(
-    app: Celery, publish: Any, store: Store, rows: Rows, own_redis: EmbeddedValkey
-) -> None:
-    bundle = leased(store, rows)
-    verdict = Verdict(begun(bundle.tickets[0]), Step.RETRY, 2.0, "busy", "later")
-    store.settle(bundle.lease, "orders", [verdict])
-    own_redis.kill()
-    trace_each(publish, bundle, [verdict])
-    row = rows.one(bundle.tickets[0].id)
-    assert (row.lease, row.status, row.last_error_code) == (None, "pending", "busy")
-
-
-def test_every_sent_message_of_a_bundle_is_traced_for_those_who_listen(
-    app: Celery, publish: Any, store: Store, rows: Rows
-) -> None:
-    bundle = leased(store, rows, 3)
-    heard: list[str] = []
-
-    def hear(sender: Any, **_: Any) -> None:
-        heard.append(f"{sender.name} {sender.request.id}")
-
-    task_success.connect(hear)
+    signal.connect(hear)
     try:
-        trace_each(publish, bundle, [Verdict(begun(ticket), Step.SENT) for ticket in bundle.tickets])
+        yield heard
     finally:
-        task_success.disconnect(hear)
-    assert heard == [f"outbox_tasks.publish {ticket.id}" for ticket in bundle.tickets]
+        signal.disconnect(hear)
 
 
-def test_a_bundle_begins_sends_and_settles(app: Celery, store: Store, rows: Rows, stream: Any) -> None:
-    rows.insert(5)
-    lease = "11111111-1111-4111-8111-111111111111"
-    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in take(store, {"orders": 5}, lease)]
-    result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, tickets)).get()
-    assert result == '{"sent": 5}'
-    assert stream.ids() == [ticket.id for ticket in tickets]
-    assert [row.state for row in rows.shown()] == ["sent"] * 5
+def leased(store: Store, rows: Rows, payload: bytes = b"{}", **columns: Any) -> Single:
+    """A fresh message, claimed singly."""
+    rows.insert(payload=payload, **columns)
+    [single] = take(store, {"orders": 10})
+    return single
 
 
-def slowly(rows: Rows, schema: str, seconds: float) -> None:
-    """Have the begin of each message take so long."""
-    body = f"'BEGIN PERFORM pg_sleep({seconds} * cardinality(new.seqs)); RETURN new; END'"
-    sleep = f"CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS {body}"
-    when = (
-        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_leases "
-        f"FOR EACH ROW WHEN (new.begun_at <> old.begun_at OR old.begun_at IS NULL AND new.begun_at IS NOT NULL) "
-        f"EXECUTE FUNCTION {schema}.slowly()"
+class TestPublish:
+    def test_a_message_that_was_sent_succeeds_and_is_told(
+        self, app: Celery, store: Store, rows: Rows, stream: Stream, broker_url: str
+    ) -> None:
+        single = leased(store, rows)
+        with hearing(settled) as heard:
+            assert publish(app, single) == ("SUCCESS", "sent")
+        assert stream.ids() == [single.id]
+        assert rows.state(single.id) == "sent"
+        [told] = heard
+        assert (told["destination"], told["lease"]) == ("orders", single.token)
+        assert [verdict.message.id for verdict in told["verdicts"]] == [single.id]
+        assert waiting(broker_url, CLAIM_QUEUE) == []
+
+    def test_one_behind_which_more_is_due_wakes_the_claim(
+        self, app: Celery, store: Store, rows: Rows, broker_url: str
+    ) -> None:
+        rows.insert(key="a")
+        publish(app, leased(store, rows, key="a"))
+        assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
+
+    def test_a_failure_is_retried_by_celery_under_a_new_lease(
+        self, app: Celery, store: Store, rows: Rows, broker_url: str
+    ) -> None:
+        single = leased(store, rows, b'{"fail": 1, "retry_after": 5}')
+        state, error = publish(app, single)
+        assert (state, str(error.exc)) == ("RETRY", "told")
+        [message] = waiting(broker_url)
+        headers, row = message["headers"], rows.one(single.id)
+        assert (headers["task"], headers["id"], headers["retries"]) == (PUBLISH_TASK, single.id, 1)
+        assert datetime.fromisoformat(headers["eta"]) > datetime.now(UTC)
+        assert 5 <= headers[WAIT] <= 6.25
+        assert arguments_of(message) == ["order.created", "orders", 1, str(row.lease)]
+        assert str(row.lease) != single.token
+        assert (row.attempts, row.begun, row.last_error_code) == (1, False, "told")
+        assert publish(app, single)[0] == "IGNORED"  # the first task, delivered once more
+        assert publish(app, single._replace(attempts=1, token=str(row.lease))) == ("SUCCESS", "sent")
+        assert [row.attempts for row in rows.archived()] == [2]
+
+    def test_a_long_wait_goes_through_the_table(self, app: Celery, store: Store, rows: Rows, broker_url: str) -> None:
+        single = leased(store, rows, b'{"fail": 1, "retry_after": 500}')
+        state, error = publish(app, single)
+        assert (state, error.message) == ("RETRY", "told")
+        assert waiting(broker_url) == []
+        assert (rows.one(single.id).lease, rows.one(single.id).place) == (None, "waiting")
+
+    def test_a_retry_that_the_broker_refuses_goes_through_the_table(
+        self, make: MakeApp, own_redis: EmbeddedValkey, store: Store, rows: Rows
+    ) -> None:
+        app, single = make(broker_url=own_redis.url), leased(store, rows, b'{"fail": 1}')
+        own_redis.kill()
+        assert publish(app, single)[0] == "RETRY"
+        row = rows.one(single.id)
+        assert (row.lease, row.place, row.attempts, row.last_error_code) == (None, "waiting", 1, "told")
+
+    def test_a_dead_letter_fails_and_is_told_with_the_key_that_it_holds_up(
+        self, app: Celery, store: Store, rows: Rows, broker_url: str
+    ) -> None:
+        single = leased(store, rows, b'{"refuse": "nope"}', key="order:42")
+        with hearing(dead_letter) as letters, hearing(key_blocked) as keys:
+            state, error = publish(app, single)
+        assert (state, type(error), str(error)) == (
+            "FAILURE", DeadLetter, f"Message {single.id} is dead after attempt 1: nope",
+        )  # fmt: skip
+        assert rows.one(single.id).status == "dead"
+        assert [(told["message_id"], told["attempts"], told["code"]) for told in letters] == [(single.id, 1, "nope")]
+        assert [(told["destination"], told["key"], told["message_id"]) for told in keys] == [
+            ("orders", "order:42", single.id)
+        ]
+        assert waiting(broker_url) == []
+
+    def test_a_task_whose_lease_is_not_ours_any_more_is_ignored(
+        self, app: Celery, store: Store, rows: Rows, stream: Stream
+    ) -> None:
+        single = leased(store, rows)
+        rows.change(locked_until=seconds_from_now(-1))
+        keep_house(store)
+        before = rows.hot()
+        assert publish(app, single)[0] == "IGNORED"
+        assert (rows.hot(), len(stream)) == (before, 0)
+
+    def test_a_lease_of_another_destination_sends_nothing(
+        self, app: Celery, settings: MakeSettings, rows: Rows, stream: Stream
+    ) -> None:
+        """Who can write to the broker may know a lease; what it is for is on the row."""
+        rows.insert(destination="elsewhere")
+        elsewhere = Store.connect(settings(destinations={"elsewhere": {"url": "a://b"}}))
+        [single] = take(elsewhere, {"elsewhere": 1})
+        assert publish(app, single._replace(destination="orders"))[0] == "IGNORED"
+        assert len(stream) == 0
+        elsewhere.close()
+
+    def test_a_send_that_can_not_begin_is_retried_under_the_same_lease(
+        self, app: Celery, store: Store, rows: Rows, stream: Stream, broker_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        single = leased(store, rows)
+        with monkeypatch.context() as standby:
+            standby.setitem(Store.session, "default_transaction_read_only", "on")
+            assert publish(app, single)[0] == "RETRY"
+        [message] = waiting(broker_url)
+        assert message["headers"]["retries"] == 1
+        assert arguments_of(message) == ["order.created", "orders", 0, single.token]
+        assert len(stream) == 0
+        app.outbox_relay.close()
+        assert publish(app, single) == ("SUCCESS", "sent")
+
+    def test_a_begin_and_a_settle_that_are_too_slow_get_more_time(
+        self, make: MakeApp, store: Store, rows: Rows, stream: Stream, schema: str
+    ) -> None:
+        app, single = make(statement_timeout=0.5), leased(store, rows)
+        slowly = (
+            f"CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_sleep(0.8); RETURN coalesce(new, old); END'; "
+            f"CREATE TRIGGER slowly BEFORE UPDATE OR DELETE ON {schema}.outbox_leases "
+            f"FOR EACH ROW EXECUTE FUNCTION {schema}.slowly()"
+        )
+        with rows.engine.begin() as connection:
+            connection.execute(text(slowly))
+        assert publish(app, single) == ("SUCCESS", "sent")
+        assert stream.ids() == [single.id]
+        assert [(row.attempts, row.last_error_code) for row in rows.archived()] == [(1, None)]
+
+    def test_a_revoked_id_is_not_refused_for_good(self, app: Celery) -> None:
+        """Celery remembers the id of such a task as revoked; ours is the message's, which will come again."""
+        worker_state.revoked.add("an-id")  # as when somebody revokes it in Flower
+        assert not arrived(app, PublishRequest, PUBLISH_TASK, "an-id").revoked()
+
+
+def arrived(app: Celery, request: type[Any], name: str, id: str, **options: Any) -> Any:
+    """A task that has arrived at a worker."""
+    task = app.amqp.create_task_message(id, name, (), {})
+    message = Arrived(body="[[], {}, {}]", content_type="application/json", content_encoding="utf-8")
+    message.headers, message.properties, message.delivery_info = task.headers, {}, {}
+    return request(message, app=app, task=app.tasks[name], **options)
+
+
+class TestDrain:
+    COUNT, BATCH = 600, 500
+
+    @pytest.fixture
+    def hasty(self, make: MakeApp, stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Celery:
+        """An app with one slot and two batches for it, which looks after each batch whether a task waits."""
+        monkeypatch.setattr("outbox_tasks.worker.drain_task.YIELD_EVERY", 0.0)
+        rows.insert(self.COUNT)
+        return make(destinations={"orders": {"url": stream.url, "concurrency": 1}})
+
+    @pytest.mark.parametrize("by", ["claim", "commit"])
+    def test_sends_all_that_is_due_and_wakes_the_claim(
+        self, hasty: Celery, stream: Stream, broker_url: str, by: str
+    ) -> None:
+        if by == "claim":
+            assert run(hasty, CLAIM_TASK) == ("SUCCESS", "claimed 0 singles, started 1 drains, 0 dead")
+        else:
+            hasty.outbox_relay.broker.wake_drain("orders")
+        [message] = waiting(broker_url, DRAIN_QUEUE)
+        with redis.Redis.from_url(broker_url) as client:
+            client.delete(DRAIN_QUEUE)
+        assert run(hasty, DRAIN_TASK, *arguments_of(message)) == ("SUCCESS", f"sent {self.COUNT}")
+        assert len(stream) == self.COUNT
+        assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
+        assert run(hasty, DRAIN_TASK, "orders") == ("SUCCESS", "nothing was due")
+
+    @pytest.mark.parametrize(
+        ("queue", "sent"), [(PUBLISH_QUEUE, BATCH), ("outbox.maintain", COUNT), (CLAIM_QUEUE, COUNT)]
     )
-    with rows.engine.begin() as connection:
-        connection.execute(text(sleep))
-        connection.execute(text(when))
+    def test_yields_after_a_batch_if_a_task_waits_in_a_queue_that_its_worker_serves(
+        self, hasty: Celery, broker_url: str, stream: Stream, queue: str, sent: int
+    ) -> None:
+        hasty.amqp.queues.select([DRAIN_QUEUE, PUBLISH_QUEUE])
+        with redis.Redis.from_url(broker_url) as client:
+            client.lpush(queue, "a task")
+        _, told = run(hasty, DRAIN_TASK, "orders")
+        assert told == f"sent {sent}" + ", and there may be more" * (sent == self.BATCH)
+        assert len(stream) == sent
+
+    def test_its_slot_is_free_once_it_has_ended_and_not_before(
+        self, hasty: Celery, store: Store, stream: Stream
+    ) -> None:
+        [asked] = store.ask_drains({"orders": (1, 1)})
+        for arguments in (("orders",), ("orders", "11111111-1111-4111-8111-111111111111")):
+            assert run(hasty, DRAIN_TASK, *arguments) == ("SUCCESS", "others are at work")
+        assert len(stream) == 0
+        assert run(hasty, DRAIN_TASK, *asked) == ("SUCCESS", f"sent {self.COUNT}")
+        assert run(hasty, DRAIN_TASK, *asked) == ("SUCCESS", "others are at work")
+        assert len(store.ask_drains({"orders": (1, 1)})) == 1
+
+    def test_of_an_unknown_destination_does_nothing(self, app: Celery, store: Store) -> None:
+        assert run(app, DRAIN_TASK, "elsewhere") == ("SUCCESS", "unknown destination")
+
+    def test_failures_go_back_to_the_table_and_dead_letters_are_told(
+        self, app: Celery, rows: Rows, broker_url: str
+    ) -> None:
+        rows.insert(3)
+        [failing], [refused] = rows.insert(payload=b'{"fail": 1}'), rows.insert(payload=b'{"refuse": "nope"}')
+        with hearing(dead_letter) as heard:
+            assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", "dead 1, later 1, sent 3")
+        assert (rows.one(failing).lease, rows.one(failing).place) == (None, "waiting")
+        assert [told["message_id"] for told in heard] == [refused]
+        assert waiting(broker_url) == []
 
 
-def test_a_bundle_whose_begin_takes_too_long_is_halved_until_it_does_not(
-    settings: MakeSettings, own_redis: EmbeddedValkey, new_store: MakeStore, rows: Rows, stream: Any, schema: str
-) -> None:
-    app = make_app(settings(broker_url=own_redis.url, statement_timeout=0.5, backoff_base=0.01))
-    rows.insert(32)
-    slowly(rows, schema, 0.08)
-    lease = "11111111-1111-4111-8111-111111111111"
-    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in take(new_store(), {"orders": 32}, lease)]
-    result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, tickets)).get()
-    sent = len(stream)
-    assert result == json.dumps({"sent": sent})
-    assert 1 <= sent <= 4
-    assert stream.ids() == [ticket.id for ticket in tickets[:sent]]
-    # The others wait for the next claim, and nothing was counted.
-    rest = rows.hot()
-    assert [(row.lease, row.begun, row.attempts) for row in rest] == [(None, False, 0)] * (32 - sent)
-    assert len(take(new_store(), {"orders": 100}, str(UUID(int=7)))) == 32 - sent
-    app.outbox_relay.close()
+class TestClaim:
+    def test_hands_what_is_due_to_the_publish_queue(self, app: Celery, rows: Rows, broker_url: str) -> None:
+        ids = rows.insert(40)
+        rows.insert(1, locked_until=seconds_from_now(60))
+        with hearing(claimed) as heard:
+            assert run(app, CLAIM_TASK) == ("SUCCESS", "claimed 40 singles, started 0 drains, 0 dead")
+        sent = {message["headers"]["id"]: arguments_of(message) for message in waiting(broker_url)}
+        assert sent == {id: ["order.created", "orders", 0, str(rows.one(id).lease)] for id in ids}
+        [told] = heard
+        assert (told["tally"].singles, told["tally"].drains) == (40, 0)
+        assert run(app, CLAIM_TASK) == ("SUCCESS", NOTHING_CLAIMED)
 
+    def test_tells_of_dead_letters_to_unknown_destinations(self, app: Celery, rows: Rows) -> None:
+        [id] = rows.insert(destination="gone", locked_until=seconds_from_now(-2 * GRACE))
+        with hearing(dead_letter) as heard:
+            assert run(app, CLAIM_TASK)[1] == "claimed 0 singles, started 0 drains, 1 dead"
+        assert [(told["message_id"], told["code"]) for told in heard] == [(id, "unknown_destination")]
 
-@pytest.mark.parametrize("task", ["outbox_tasks.publish", "outbox_tasks.bundle"])
-def test_a_single_message_whose_begin_takes_too_long_is_given_more_time(
-    settings: MakeSettings,
-    own_redis: EmbeddedValkey,
-    new_store: MakeStore,
-    rows: Rows,
-    stream: Any,
-    schema: str,
-    task: str,
-) -> None:
-    app = make_app(settings(broker_url=own_redis.url, statement_timeout=0.5, backoff_base=0.01))
-    [id] = rows.insert()
-    slowly(rows, schema, 0.8)
-    lease = "11111111-1111-4111-8111-111111111111"
-    [row] = take(new_store(), {"orders": 1}, lease)
-    single = ("order.created", "orders", 0, lease)
-    arguments = single if task == "outbox_tasks.publish" else ("orders", lease, [(row.id, 0, row.event_type)])
-    app.tasks[task].apply(args=arguments, task_id=id)
-    assert stream.ids() == [id]
-    [archived] = rows.archived()
-    assert archived.attempts == 1
-    app.outbox_relay.close()
+    def test_claims_nothing_while_the_broker_is_gone(
+        self, make: MakeApp, rows: Rows, own_redis: EmbeddedValkey
+    ) -> None:
+        rows.insert(3)
+        app = make(broker_url=own_redis.url)
+        own_redis.kill()
+        assert run(app, CLAIM_TASK) == ("SUCCESS", "unavailable")
+        assert {(row.lease, row.attempts) for row in rows.hot()} == {(None, 0)}
 
+    @pytest.mark.parametrize(("result", "events"), [(NOTHING_CLAIMED, 0), ("unavailable", 3)])
+    def test_has_events_only_if_it_did_something_or_could_not(self, app: Celery, result: str, events: int) -> None:
+        sent: list[str] = []
+        eventer = SimpleNamespace(enabled=True, send=lambda type, **fields: sent.append(type))
+        request = arrived(app, ClaimRequest, CLAIM_TASK, "an-id", eventer=eventer)
+        request.send_event("task-started")
+        assert sent == []
+        request.send_event("task-succeeded", result=repr(result))
+        assert sent == ["task-received", "task-started", "task-succeeded"][:events]
 
-def test_a_bundle_sends_only_messages_of_its_destination(
-    app: Celery, settings: MakeSettings, store: Store, rows: Rows, stream: Any
-) -> None:
-    """Who can write to the broker may know a lease; what it is for is on the row."""
-    rows.insert(1, destination="elsewhere")
-    lease = "11111111-1111-4111-8111-111111111111"
-    elsewhere = Store.connect(settings(destinations={"elsewhere": {"url": "a://b"}}))
-    [row] = take(elsewhere, {"elsewhere": 1}, lease)
-    ticket = Ticket(row.id, 0, row.event_type)
-    result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, [ticket])).get()
-    assert result == '{"sent": 0, "others": [[0, "stale", ""]]}'
-    assert not stream.ids()
-    # Nor settles, whoever says that it has sent them.
-    assert elsewhere.begin(Bundle("elsewhere", lease, (ticket,)))
-    for step in (Step.SENT, Step.DEAD, Step.DISCARDED):
-        assert store.settle(lease, "orders", [Verdict(begun(ticket), step)]) == set()
-    assert rows.state(row.id) == "leased"
-    elsewhere.close()
+    def test_is_sent_only_if_none_waits(self, app: Celery, broker_url: str) -> None:
+        for _ in range(3):
+            app.tasks[CLAIM_TASK].apply_async()
+        assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
 
+    @pytest.mark.parametrize("header", [BY_BEAT, IN_TIME])
+    def test_sends_the_next_one_for_the_moment_when_a_message_is_due(
+        self, app: Celery, rows: Rows, broker_url: str, header: str
+    ) -> None:
+        def sent() -> list[dict[str, Any]]:
+            rows.insert(locked_until=seconds_from_now(0.9))
+            rows.insert(locked_until=seconds_from_now(30))
+            app.tasks[CLAIM_TASK].apply(headers={header: True})
+            return waiting(broker_url, CLAIM_QUEUE)
 
-def test_a_claim_hands_what_is_due_to_the_publish_queue(app: Celery, rows: Rows, own_redis: EmbeddedValkey) -> None:
-    ids = rows.insert(40)
-    rows.insert(1, locked_until=seconds_from_now(60))
-    assert app.tasks["outbox_tasks.claim"].apply().get() == "claimed 40 in 4 bundles, 0 dead"
-    bodies = [json.loads(base64.b64decode(message["body"])) for message in waiting(own_redis)]
-    assert sorted(ticket[0] for arguments, _, _ in bodies for ticket in arguments[2]) == sorted(ids)
-
-
-def test_a_claim_gives_its_leases_back_when_the_broker_is_gone(
-    app: Celery, rows: Rows, own_redis: EmbeddedValkey
-) -> None:
-    rows.insert(3)
-    own_redis.kill()
-    assert app.tasks["outbox_tasks.claim"].apply().get() == "unavailable"
-    assert {(row.lease, row.attempts) for row in rows.hot()} == {(None, 0)}
+        [message] = eventually(sent)
+        assert 0 < message["headers"][WAIT] <= 0.9
+        assert message["headers"][IN_TIME]
+        with redis.Redis.from_url(broker_url) as client:
+            client.delete(CLAIM_QUEUE)
+        app.outbox_relay.claim_returns_at = inf  # it is on its way
+        assert not sent()
 
 
 def test_maintenance_makes_partitions_ahead(app: Celery) -> None:
-    assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions, forgot 0 marks, dropped 0 days"
-
-
-def test_a_message_that_was_revoked_is_not_refused_for_good(app: Celery, publish: Any) -> None:
-    """Celery remembers the id of such a task as revoked; ours is the message's, which will come again."""
-    task = app.amqp.create_task_message("an-id", publish.name, (), {})
-    arrived = Arrived(body="[[], {}, {}]", content_type="application/json", content_encoding="utf-8")
-    arrived.headers, arrived.properties, arrived.delivery_info = task.headers, {}, {}
-    worker_state.revoked.add("an-id")  # as when somebody revokes it in Flower
-    assert not PublishRequest(arrived, app=app, task=publish).revoked()
+    assert run(app, MAINTAIN_TASK) == ("SUCCESS", "made 0 partitions, forgot 0 marks, dropped 0 days")
 
 
 def test_what_is_sent_has_no_time_that_another_host_would_compare_with_its_clock(
-    app: Celery, rows: Rows, own_redis: EmbeddedValkey
+    app: Celery, rows: Rows, broker_url: str
 ) -> None:
     rows.insert(1)
-    app.tasks["outbox_tasks.claim"].apply()
-    for task in ("outbox_tasks.claim", "outbox_tasks.maintain"):
+    run(app, CLAIM_TASK)
+    app.outbox_relay.broker.wake_drain("orders")
+    for task in (CLAIM_TASK, MAINTAIN_TASK):
         app.tasks[task].apply_async(expires=5)
-    sent = [message for queue in QUEUES for message in waiting(own_redis, queue)]
-    assert len(sent) == 3
+    sent = [message for queue in QUEUES for message in waiting(broker_url, queue)]
+    assert len(sent) == 4
     assert {(message["headers"]["expires"], message["headers"]["eta"]) for message in sent} == {(None, None)}
     assert not [message for message in sent if "expiration" in message["properties"]]
-
-
-def test_a_claim_is_sent_only_if_none_waits(app: Celery, own_redis: EmbeddedValkey) -> None:
-    for _ in range(3):
-        app.tasks["outbox_tasks.claim"].apply_async()
-    assert len(waiting(own_redis, CLAIM_QUEUE)) == 1
-
-
-@pytest.mark.parametrize("header", [BY_BEAT, IN_TIME])
-def test_a_claim_sends_the_next_one_for_the_moment_when_a_message_is_due(
-    app: Celery, rows: Rows, own_redis: EmbeddedValkey, header: str
-) -> None:
-    def sent() -> list[dict[str, Any]]:
-        rows.insert(locked_until=seconds_from_now(0.9))
-        rows.insert(locked_until=seconds_from_now(30))
-        app.tasks[CLAIM_TASK].apply(headers={header: True})
-        return waiting(own_redis, CLAIM_QUEUE)
-
-    [message] = eventually(sent)
-    assert 0 < message["headers"][WAIT] <= 0.9
-    assert message["headers"][IN_TIME]
-    with redis.Redis.from_url(own_redis.url) as client:
-        client.delete(CLAIM_QUEUE)
-    app.tasks[CLAIM_TASK]._returns_at = inf  # it is on its way
-    assert not sent()
 
 
 def test_the_application_s_broker_does_not_become_the_relay_s(
@@ -280,25 +417,7 @@ def test_the_application_s_broker_does_not_become_the_relay_s(
     assert app.connection_for_write("redis://chosen:1/0").hostname == "chosen"
 
 
-def test_a_dead_message_that_holds_up_its_key_is_told(app: Celery, store: Store, rows: Rows) -> None:
-    [dead] = rows.insert(1, key="order:42", attempts=20, last_error_code="http_500")
-    rows.insert(1, attempts=20)
-    heard: list[tuple[Any, ...]] = []
-
-    def hear(sender: Any, destination: str, key: str, message_id: str, code: str, **_: Any) -> None:
-        heard.append((destination, key, message_id, code))
-
-    key_blocked.connect(hear)
-    try:
-        app.tasks["outbox_tasks.claim"].apply()
-    finally:
-        key_blocked.disconnect(hear)
-    assert heard == [("orders", "order:42", dead, "http_500")]
-
-
-def test_a_feed_is_copied_by_a_task_of_its_own(
-    settings: MakeSettings, own_redis: EmbeddedValkey, store: Store, rows: Rows, tmp_path: Path
-) -> None:
+def test_a_feed_is_copied_by_a_task_of_its_own(make: MakeApp, rows: Rows, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     open_source("shop", url).init()
     with sqlite3.connect(tmp_path / "shop.db") as shop:
@@ -306,9 +425,7 @@ def test_a_feed_is_copied_by_a_task_of_its_own(
             shop.execute(
                 "INSERT INTO outbox_feed (id, message) VALUES (?, ?)", (id, '{"event_type": "a", "text": "{}"}')
             )
-    places = {"shop": {"url": url}, "gone": {"url": "sqlite:////no/such/file.db"}}
-    app = make_app(settings(broker_url=own_redis.url, feeds=places))
-    app.finalize()
+    app = make(feeds={"shop": {"url": url}, "gone": {"url": "sqlite:////no/such/file.db"}})
     feed = app.tasks["outbox_tasks.feed"]
     assert app.conf.beat_schedule["outbox_tasks.feed"]["options"]["queue"] == "outbox.feed"
     assert feed.apply().get() == "woke 2 of 2"
@@ -317,5 +434,3 @@ def test_a_feed_is_copied_by_a_task_of_its_own(
     assert feed.apply(args=("another",)).get() == "unknown"
     assert feed.apply().get() == "woke 1 of 1"
     assert [row.state for row in rows.shown()] == ["pending"] * 2
-    app.outbox_relay.close()
-    app.close()

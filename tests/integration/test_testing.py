@@ -93,6 +93,12 @@ def app() -> Iterator[Celery]:
         yield made
 
 
+def busy_keys(rows: Rows) -> list[Any]:
+    with rows.engine.connect() as connection:
+        busy = f"SELECT key, token, due = 'infinity' FROM {rows.tables.messages.schema}.outbox_keys ORDER BY key"
+        return list(connection.execute(text(busy)).all())
+
+
 def refusal(assertion: Callable[..., object], *arguments: Any, **keywords: Any) -> str:
     with pytest.raises(AssertionError) as caught:
         assertion(*arguments, **keywords)
@@ -369,7 +375,7 @@ class TestWithin:
 
 class TestDrain:
     def test_it_delivers_in_memory_and_leaves_nothing(self, outbox: OutboxProbe, publish: Publish, rows: Rows) -> None:
-        ids = [publish(payload={"id": n}, key=f"order:{n}") for n in range(120)]  # more than a bundle
+        ids = [publish(payload={"id": n}, key=f"order:{n}") for n in range(120)]
         drained = outbox.drain()
         assert (drained.sent, drained.left) == (120, 0)
         assert {message.id for message in outbox.delivered} == set(ids)
@@ -398,6 +404,29 @@ class TestDrain:
             before = rows.hot()
             assert later.drain(skip_waits=True).sent == 0
         assert rows.hot() == before
+
+    def test_what_others_left_under_a_key_holds_up_nothing_and_stays(
+        self, own_settings: Settings, publish: Publish, outbox: OutboxProbe, rows: Rows
+    ) -> None:
+        publish(key="dead")
+        outbox.fail("orders", PermanentError("no", code="never"))
+        outbox.drain()
+        publish(key="dead")  # behind it
+        outbox.drain()
+        publish(key="leased")
+        with outbox.crash_at("after_send"):
+            outbox.drain()
+        before, busy = rows.hot(), busy_keys(rows)
+        with OutboxProbe(own_settings) as later:
+            for key in ("dead", "leased"):
+                publish("order.first", key=key)
+                publish("order.second", key=key)
+            later.fail("orders", event_type="order.first", times=2)
+            assert later.drain(skip_waits=True).sent == 4
+            assert [m.event_type for m in later.delivered if m.key == "dead"] == ["order.first", "order.second"]
+        assert (rows.hot(), busy_keys(rows)) == (before, busy)
+        assert outbox.expire_leases() == 1
+        assert outbox.drain().sent == 1
 
     def test_dead_letters_are_made_of_ones_own_only(
         self, own_settings: Settings, outbox: OutboxProbe, rows: Rows

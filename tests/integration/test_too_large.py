@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -14,13 +15,12 @@ from sqlalchemy.exc import DBAPIError
 from outbox_tasks.celery import make_app
 from outbox_tasks.errors import DatabaseTooSlow
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.relay.drain import Drained, drain
+from outbox_tasks.model import Step
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings.destination import Destination
-from tests.claims import take
+from tests.claims import drain_all, take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
-LEASE = "11111111-1111-4111-8111-111111111111"
 MAX_BYTES: int = Destination.model_fields["max_bytes"].default
 MOST = 256 << 20
 HASTY: dict[str, Any] = {"queue_lease": 3, "send_timeout": 0.5, "statement_timeout": 0.5, "backoff_base": 0.01}
@@ -31,32 +31,30 @@ def of_size(size: int) -> Any:
     return func.convert_to(func.repeat(literal("x"), size), literal("UTF8"))
 
 
-def drained(new_store: MakeStore, **values: Any) -> Drained:
+def drained(new_store: MakeStore, **values: Any) -> Counter[Step]:
     store = new_store(**values)
     with closing(Publishers(store.settings)) as publishers:
-        return drain(store, publishers)
+        return drain_all(store, publishers)
 
 
 @pytest.fixture
 def endless(rows: Rows, schema: str) -> None:
-    """The begin of a message of more than 5 MB does not end in time, however much time it has."""
-    never_begun(rows, schema, larger_than=5_000_000)
+    """The database does not return a message of more than 5 MB in time, however much time it has."""
+    never_returned(rows, schema, larger_than=5_000_000)
 
 
-def never_begun(rows: Rows, schema: str, larger_than: int = 0) -> None:
+def never_returned(rows: Rows, schema: str, larger_than: int = -1) -> None:
     slowly = f"""
-        CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-          PERFORM pg_sleep(60) FROM {schema}.outbox_messages
-          WHERE seq = ANY (new.seqs) AND octet_length(payload) > {larger_than} LIMIT 1;
-          RETURN new;
+        ALTER FUNCTION {schema}.outbox_in_hand RENAME TO quickly;
+        CREATE FUNCTION {schema}.outbox_in_hand(taken bigint[], largest integer)
+        RETURNS SETOF record LANGUAGE plpgsql AS $$ BEGIN
+          PERFORM pg_sleep(60) FROM {schema}.outbox_messages m WHERE m.seq = ANY (taken)
+            AND octet_length(m.payload) > {larger_than} AND ({larger_than} < 0 OR octet_length(m.payload) <= largest);
+          RETURN QUERY SELECT * FROM {schema}.quickly(taken, largest);
         END $$"""
-    when = (
-        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_leases FOR EACH ROW "
-        f"WHEN (new.begun_at IS NOT NULL) EXECUTE FUNCTION {schema}.slowly()"
-    )
     with rows.engine.begin() as connection:
-        connection.execute(text(slowly))
-        connection.execute(text(when))
+        columns = connection.scalar(text(f"SELECT pg_get_function_result('{schema}.outbox_in_hand'::regproc)"))
+        connection.execute(text(slowly.replace("SETOF record", str(columns))))
 
 
 @pytest.fixture
@@ -78,7 +76,7 @@ def test_a_drain_makes_it_dead_and_sends_the_others(
     [large] = rows.insert(key=key, payload=of_size(size))
     fits += rows.insert(10, key=key)
     done = drained(new_store, statement_timeout=1, destinations={"orders": orders})
-    assert (done.sent, done.dead, done.ended) == (20, 1, True)
+    assert (done[Step.SENT], done[Step.DEAD]) == (20, 1)
     assert sorted(stream.ids()) == sorted(fits)
     row = rows.one(large)
     assert (row.status, row.attempts, row.last_error_code, row.lease) == ("dead", 0, "too_large", None)
@@ -86,20 +84,7 @@ def test_a_drain_makes_it_dead_and_sends_the_others(
     assert row.history[-1]["code"] == "too_large"
 
 
-@KEYED
-def test_the_claim_of_a_relay_makes_it_dead(
-    settings: MakeSettings, own_redis: EmbeddedValkey, rows: Rows, key: str | None
-) -> None:
-    app = make_app(settings(broker_url=own_redis.url, statement_timeout=1))
-    rows.insert(20)
-    [large] = rows.insert(key=key, payload=of_size(80_000_000))
-    assert app.tasks["outbox_tasks.claim"].apply().get().endswith(", 1 dead")
-    assert (rows.one(large).status, rows.one(large).last_error_code) == ("dead", "too_large")
-    app.outbox_relay.close()
-    app.close()
-
-
-def test_a_drain_goes_on_where_a_large_message_can_not_be_begun(
+def test_a_drain_goes_on_where_a_large_message_can_not_be_read(
     new_store: MakeStore, rows: Rows, stream: Stream, endless: None
 ) -> None:
     orders = {"url": stream.url, "max_bytes": MOST, "max_attempts": 2}
@@ -119,12 +104,13 @@ def test_a_worker_counts_what_it_can_not_begin_alone(
     hasty_app: Celery, new_store: MakeStore, rows: Rows, endless: None
 ) -> None:
     [large] = rows.insert(payload=of_size(6_000_000))
+    store = new_store(destinations=hasty_app.outbox_relay.settings.destinations)
     for n in range(2):
         rows.change([large], locked_until=func.now())
-        [row] = take(new_store(destinations=hasty_app.outbox_relay.settings.destinations), {"orders": 1}, LEASE)
-        arguments = ("order.created", "orders", n, LEASE)
+        [single] = take(store, {"orders": 1})
+        arguments = ("order.created", "orders", n, single.token)
         assert not hasty_app.tasks["outbox_tasks.publish"].apply(args=arguments, task_id=large).successful()
-        assert rows.one(large).attempts == row.attempts + 1
+        assert rows.one(large).attempts == n + 1
     row = rows.one(large)
     assert (row.status, row.attempts, row.last_error_code, row.begun) == ("dead", 2, "too_large", False)
 
@@ -132,11 +118,11 @@ def test_a_worker_counts_what_it_can_not_begin_alone(
 def test_a_database_that_is_slow_kills_no_small_message(new_store: MakeStore, rows: Rows, schema: str) -> None:
     store = new_store(**HASTY)
     [id] = rows.insert()
-    never_begun(rows, schema)
+    never_returned(rows, schema)
     with closing(Publishers(store.settings)) as publishers, pytest.raises(DatabaseTooSlow):
-        drain(store, publishers)
+        drain_all(store, publishers)
     row = rows.one(id)
-    assert (row.status, row.attempts, row.last_error_code, row.lease is None) == ("pending", 0, None, False)
+    assert (row.status, row.attempts, row.last_error_code, row.lease is None) == ("pending", 0, None, True)
 
 
 def test_the_function_for_sql_refuses_what_no_destination_takes(rows: Rows, schema: str) -> None:

@@ -21,11 +21,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.model import Bundle, Outcome, Ticket
+from outbox_tasks.model import Step
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.store import Store
-from tests.claims import take
+from tests.claims import drain_all, take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -97,15 +98,11 @@ def header(span: trace.Span) -> str:
     return f"00-{ids[0]}-{ids[1]}-{context.trace_flags:02x}"
 
 
-def send(store: Store, destination: str) -> list[Outcome]:
-    lease = str(uuid4())
-    found = take(store, {destination: 10}, lease)
-    bundle = Bundle(destination, lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in found))
-    publishers = Publishers(store.settings)
-    try:
-        return [outcome for _, outcome in begin_and_send(store, publishers, bundle)]
-    finally:
-        publishers.close()
+@pytest.fixture
+def publishers(store: Store) -> Iterator[Publishers]:
+    made = Publishers(store.settings)
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -166,17 +163,18 @@ def test_outside_of_any_span_a_row_has_no_trace(outbox: Outbox, session: Session
 
 
 def test_what_is_rolled_back_leaves_no_span(
-    outbox: Outbox, session: Session, rows: Rows, store: Store, tracer: Tracer, exporter: InMemorySpanExporter
-) -> None:
+    outbox: Outbox, session: Session, store: Store, publishers: Publishers, tracer: Tracer,
+    exporter: InMemorySpanExporter,
+) -> None:  # fmt: skip
     with tracer.start_as_current_span("POST /orders"), session.begin():
         WAYS["publish"](outbox, session)
         session.rollback()
-    assert send(store, "orders") == []
+    assert not drain_all(store, publishers)
     assert [span.name for span in exporter.get_finished_spans()] == ["POST /orders"]
 
 
 def test_a_repeated_call_with_its_id_may_be_in_another_trace(
-    outbox: Outbox, session: Session, rows: Rows, store: Store, tracer: Tracer
+    outbox: Outbox, session: Session, rows: Rows, tracer: Tracer
 ) -> None:
     def call() -> str:
         with tracer.start_as_current_span("POST /orders") as span, session.begin():
@@ -189,15 +187,15 @@ def test_a_repeated_call_with_its_id_may_be_in_another_trace(
 
 @pytest.mark.parametrize("way", ["publish", "delay"])
 def test_a_task_gets_the_context_under_the_name_that_tracers_look_for(
-    outbox: Outbox, session: Session, store: Store, tracer: Tracer, exporter: InMemorySpanExporter,
-    broker_url: str, way: str,
+    outbox: Outbox, session: Session, store: Store, publishers: Publishers, tracer: Tracer,
+    exporter: InMemorySpanExporter, broker_url: str, way: str,
 ) -> None:  # fmt: skip
     with tracer.start_as_current_span("POST /orders") as request, session.begin():
         if way == "publish":
             outbox.publish(session, "shop.ship", 1, to="tasks")
         else:
             outbox.delay(session, ship, 1)
-    assert send(store, "tasks") == [Outcome.sent()]
+    assert drain_all(store, publishers) == {Step.SENT: 1}
     [sent] = [span for span in exporter.get_finished_spans() if span.name == "publish tasks"]
     assert sent.parent is not None
     assert sent.parent.span_id == request.get_span_context().span_id
@@ -208,3 +206,30 @@ def test_a_task_gets_the_context_under_the_name_that_tracers_look_for(
     context = sent.get_span_context()
     assert context is not None
     assert task["headers"]["traceparent"].split("-")[2] == trace.format_span_id(context.span_id)
+
+
+@pytest.mark.parametrize("singly", [True, False])
+def test_each_single_and_each_batch_has_a_span_that_links_to_its_writers(
+    outbox: Outbox, session: Session, store: Store, publishers: Publishers, tracer: Tracer,
+    exporter: InMemorySpanExporter, singly: bool,
+) -> None:  # fmt: skip
+    writers: set[int] = set()
+    for _ in range(2):
+        with tracer.start_as_current_span("POST /orders") as span, session.begin():
+            WAYS["publish"](outbox, session)
+        writers.add(span.get_span_context().span_id)
+    if singly:
+        for single in take(store, {"orders": 2}):
+            assert publish(store, publishers, "orders", single.token, Listener())
+    else:
+        drain_all(store, publishers)
+    spans = exporter.get_finished_spans()
+    sends = [span for span in spans if span.name == "send orders"]
+    sizes = [span.attributes and span.attributes["messaging.batch.message_count"] for span in sends]
+    assert sizes == ([1, 1] if singly else [2])
+    assert {link.context.span_id for span in sends for link in span.links} == writers
+    each = [span for span in spans if span.name == "publish orders"]
+    assert {span.parent and span.parent.span_id for span in each} == writers
+    assert {link.context.span_id for span in each for link in span.links} == {
+        span.context and span.context.span_id for span in sends
+    }

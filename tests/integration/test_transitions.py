@@ -13,12 +13,13 @@ from sqlalchemy import Connection, Engine, func, null, text
 from lab.moves import MOVES
 from lab.trace import Trace
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome
+from outbox_tasks.model import LeasedMessage, Outcome, Single
 from outbox_tasks.operating.messages.acts import Operator
-from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.deliver import deliver
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
+from tests.claims import take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.planted import planted
 
@@ -45,9 +46,7 @@ def trace(engine: Engine, rows: Rows, schema: str) -> Iterator[Trace]:
 
 PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a claim takes what is not due": (WAITS, HELD, "waiting → leased"),
-    "a begin without a claim": (READY, BEGUN, "ready → begun"),
     "a begin comes after the lease has run out": ({**HELD, **OVER}, BEGUN, "leased, run out → begun"),
-    "a release of what is begun": (BEGUN, READY, "begun → ready"),
     "a message that waits dies of its destination": (WAITS, DEAD, "waiting → dead"),
     "a dead letter is sent": (DEAD, {**BEGUN, **ALIVE}, "dead → begun"),
     "a dead letter waits": (DEAD, {**WAITS, **ALIVE}, "dead → waiting"),
@@ -84,25 +83,26 @@ def test_a_message_in_no_place_or_in_two_is_found(trace: Trace, rows: Rows, sche
 
 def test_a_wrong_move_is_told_in_plain_words(trace: Trace, rows: Rows) -> None:
     rows.insert()
-    rows.change(**BEGUN)
+    rows.change(**RUNS)
     told = str(trace.check())
-    assert "1 times, and there is no such move: ready → begun" in told
+    assert "1 times, and there is no such move: ready → running" in told
     assert "to ready [" in told
 
 
 IN_SQL = {
     "a settle leaves the lease": (
-        "deliver/settle.sql", "(SELECT count(*) FROM ours) = cardinality(lease.seqs)", "false",
+        "deliver/settle.sql", "NOT EXISTS (SELECT FROM ours WHERE step = 'retry')", "false",
         "none (it was begun) → dead",
     ),
     "a settle forgets what died": (
         "deliver/settle.sql", "FROM ours WHERE step = 'dead'", "FROM ours WHERE false", "begun → none",
     ),
-    "a claim forgets to lease": ("claim/lease.sql", "AS clock", "AS clock WHERE false", "ready → none"),
+    "a take forgets to lease": (
+        "claim/take_free_singly.sql", "FROM single WHERE", "FROM single WHERE false AND", "ready → none",
+    ),
     "a begin heeds no lease": (
         "deliver/begin.sql", "AND l.locked_until > clock_timestamp()", "", "leased, run out → begun",
     ),
-    "a claim ends what has not run out": ("claim/expire.sql", "locked_until <= now() AND", "", "begun → ready"),
 }  # fmt: skip
 
 
@@ -121,15 +121,13 @@ def _live(store: Store, rows: Rows) -> None:
     rows.insert()
     _run(store, refuses)
     [late] = rows.insert()
-    bundles: list[Bundle] = []
-    claim(store, bundles.extend, lambda: 0)
+    singles = take(store, {"orders": 9})
     rows.change([late], **OVER)
-    for bundle in bundles:
-        deliver(store, refuses, bundle)
+    _publish(store, refuses, singles)
     _run(store, refuses)
     rows.insert()
-    claim(store, bundles.extend, lambda: 0)
-    store.begin(bundles[-1])
+    [begun] = take(store, {"orders": 9})
+    store.begin(begun.token, "orders")
     _run(store, refuses)
 
 
@@ -158,16 +156,18 @@ def test_what_the_relay_people_and_writers_do_is_transitions(
     person.act("discard", [UUID(unwanted)], states=["pending"])
     found = trace.check()
     assert not found.wrong, str(found)
-    known = {"publish", "take", "begin", "settle: sent or discarded", "settle: dead", "redrive", "purge"}
+    known = {"publish", "take singly", "begin", "settle: sent or discarded", "settle: dead", "redrive", "purge"}
     assert {*found.counts} == known | {MOVES["ready", "discarded"]}
 
 
 def _run(store: Store, publishers: Mapping[str, Publisher]) -> None:
-    """Claim what is due, and send it."""
-    bundles: list[Bundle] = []
-    claim(store, bundles.extend, lambda: 0)
-    for bundle in bundles:
-        deliver(store, publishers, bundle)
+    """Take what is due singly, and send it."""
+    _publish(store, publishers, take(store, {"orders": 9}))
+
+
+def _publish(store: Store, publishers: Mapping[str, Publisher], singles: Sequence[Single]) -> None:
+    for single in singles:
+        publish(store, publishers, single.destination, single.token, Listener())
 
 
 class Refuses:

@@ -23,10 +23,9 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Person, Role
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import act
-from tests.claims import take
+from tests.claims import take_batch
 from tests.conftest import Rows, eventually, seconds_from_now
 from tests.integration.browsing import Browser, Visit, words
-from tests.integration.conftest import after, bundle_of
 from tests.integration.test_redrive import acts, bury
 from tests.integration.test_web_overview import EVIL
 
@@ -92,9 +91,8 @@ def became(browser: Browser, entry: int) -> tuple[str, str]:
 
 def settle_all(store: Store, rows: Rows) -> None:
     """What waits is sent."""
-    bundle = bundle_of(take(store, {"orders": 100}, token := str(uuid4())), token)
-    tickets = after(store.begin(bundle))
-    store.settle(token, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets])
+    while (batch := take_batch(store)).messages:
+        store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
 
 
 class TestErrors:

@@ -174,7 +174,7 @@ class TestStart:
     def test_an_empty_outbox_is_in_order(self, visit: Visit, rows: Rows) -> None:
         for kind in ("claim", "beat", "publish", "maintain"):
             beat(rows, kind, kind)
-        beat(rows, "all@here", queues=["outbox.claim", "outbox.publish", "outbox.maintain"])
+        beat(rows, "all@here", queues=["outbox.claim", "outbox.publish", "outbox.drain", "outbox.maintain"])
         text = visit().text("/")
         assert "✓ In order." in text
         assert "not asked: OUTBOX_BROKER_URL is not set" in text
@@ -327,13 +327,13 @@ class TestWorkers:
         beat(rows, "z@lost", ago=600)
         beat(rows, "m@twice", met=3)
         beat(rows, "<b>shop</b>@web (tasks)", "tasks", queues=["<i>shop</i>"])
-        beat(rows, "claim", "claim", claimed=7, seconds=0.5, held_back=True)
+        beat(rows, "claim", "claim", claimed=7, drains=2, seconds=0.5, held_back=True)
         beat(rows, "odd", facts=None, pool=None, queues=None)
         held = {"lease": UUID(int=1), "handed_at": seconds_from_now(-5), "locked_until": seconds_from_now(60)}
         rows.insert(2, **held, begun=True, attempts=1)
         html, text = (browser := visit()).read("/workers"), browser.text("/workers")
         assert text.index("z@lost ✗ lost") < text.index("m@twice ! shares its name") < text.index("a@here ✓ alive")
-        assert "7 in 0.5 s, held back" in text
+        assert "7 singles and 2 drains in 0.5 s, held back" in text
         assert "<b>shop</b>@web (tasks) ✓ alive <i>shop</i>" in text
         assert 'href="/messages?destination=orders&amp;state=running">2 of orders</a>' in html
 

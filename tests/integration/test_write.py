@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -28,9 +30,9 @@ from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Message, sibling, uuid7
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE
 from outbox_tasks.writing.nudge import BUSY_PAUSE, PAUSE, Nudge
-from tests.conftest import MakeSettings, Rows, eventually
+from tests.conftest import MakeSettings, Rows, Stream, eventually
 
 AnySession = Session | Connection
 
@@ -209,10 +211,10 @@ class Recorded(Nudge):
     """Counts what is asked for, at once."""
 
     def __init__(self) -> None:
-        super().__init__(lambda feeds: None)
+        super().__init__(lambda targets: None)
         self.count = 0
 
-    def __call__(self, after: object = None, feed: object = None) -> None:
+    def __call__(self, after: object = None, target: object = None) -> None:
         self.count += 1
 
 
@@ -268,7 +270,7 @@ class TestNudge:
                 f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}.slow()"
             )
         seen: list[int] = []
-        outbox._writer.nudge = Nudge(lambda feeds: seen.append(len(rows.hot())))
+        outbox._writer.nudge = Nudge(lambda targets: seen.append(len(rows.hot())))
         with make(engine) as session, session.begin():
             outbox.publish(session, "order.created", {})
         eventually(lambda: seen)
@@ -276,7 +278,7 @@ class TestNudge:
 
     def test_many_at_once_become_few(self) -> None:
         wakes: list[float] = []
-        nudge = Nudge(lambda feeds: wakes.append(time.monotonic()))
+        nudge = Nudge(lambda targets: wakes.append(time.monotonic()))
         began = time.monotonic()
         for _ in range(1000):
             nudge()
@@ -319,7 +321,7 @@ class TestNudge:
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_works_in_a_forked_process(self) -> None:
         reader, writer = os.pipe()
-        nudge = Nudge(lambda feeds: os.write(writer, b"%d " % os.getpid()))
+        nudge = Nudge(lambda targets: os.write(writer, b"%d " % os.getpid()))
         nudge()
         assert os.read(reader, 100) == b"%d " % os.getpid()
         child = os.fork()
@@ -344,6 +346,28 @@ class TestNudge:
                 with session.begin():
                     outbox.publish(session, "order.created", {})
                 eventually(lambda: broker.llen(CLAIM_QUEUE) == 1)
+
+    def test_starts_drains_of_destinations_without_singles_and_the_claim_for_others(
+        self, settings: MakeSettings, rows: Rows, engine: Engine, own_redis: EmbeddedValkey, stream: Stream
+    ) -> None:
+        singles = {"orders": 50, "mail": 0, "audit": 0}
+        places = {name: {"url": stream.url, "singles": most} for name, most in singles.items()}
+        outbox = Outbox(settings(broker_url=own_redis.url, destinations=places))
+        with redis.Redis.from_url(own_redis.url) as broker:
+
+            def woken() -> tuple[int, list[Any]]:
+                drains = [
+                    json.loads(b64decode(json.loads(task)["body"]))[0] for task in broker.lrange(DRAIN_QUEUE, 0, -1)
+                ]
+                return broker.llen(CLAIM_QUEUE), sorted(drains)
+
+            with Session(engine) as session, session.begin():
+                for name in ("mail", "audit", "mail"):
+                    outbox.publish(session, "order.created", {}, to=name)
+            eventually(lambda: woken() == (0, [["audit"], ["mail"]]))
+            with Session(engine) as session, session.begin():
+                outbox.publish(session, "order.created", {}, to=["orders", "mail"])
+            eventually(lambda: woken() == (1, [["audit"], ["mail"], ["mail"]]))
 
     @pytest.mark.parametrize("broker", ["silent", "nobody"])
     def test_publishing_is_not_slowed_by_a_broker_that_does_not_answer(

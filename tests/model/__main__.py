@@ -1,6 +1,6 @@
-"""`python -m tests.model`: search all that the tests search, and show what the planted bugs come to.
+"""`python -m tests.model`: search all that the tests search, and show how each planted bug is found.
 
---big searches more; --page writes tables.md and the moves of docs/architecture.md anew.
+--big searches more; --page writes the moves of docs/architecture.md anew.
 """
 
 from __future__ import annotations
@@ -8,61 +8,39 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.model import page, planted_runs
-from tests.model.planted import PLANTED
-from tests.model.run_search import RunSearch
-from tests.model.runs import Runs
-from tests.model.search import Search, search
-from tests.model.variants import BIG, BIG_RUNS, RUNS, SEARCHED
+from tests.model import page
+from tests.model.explore import explore
+from tests.model.pipe.variants import BIG, SEARCHED
+from tests.model.run_search import RunModel
+from tests.model.runs import Limits, Runs
+from tests.model.test_model import PLANTED, RUNS
+
+BIG_RUNS = [
+    Limits("a supervised task that changes, and people"),
+    Limits("three attempts", max_attempts=3, people=False),
+]
 
 
 def main(arguments: list[str]) -> int:
     if not {"-h", "--help"}.isdisjoint(arguments):
         print(__doc__)
         return 0
-    variants, states = [], 0
-    steps: page.Edges = {}
-    began = time.process_time()
-    failed = False
-    for protocol, variant in [*SEARCHED, *(BIG if "--big" in arguments else ())]:
-        run = Search(protocol(variant))
-        found = run.run()
-        states += found.states
-        failed = failed or found.broken is not None
-        print(f"{variant.name}: {found}", flush=True)
-        if (protocol, variant) in SEARCHED:
-            variants.append(page.variant_line(variant.name, found))
-            for step, changes in page.edges(run.space).items():
-                steps.setdefault(step, {}).update(changes)
-    runs: page.Edges = {}
-    for limits in [*RUNS, *(BIG_RUNS if "--big" in arguments else ())]:
-        searched = RunSearch(Runs(limits))
-        found = searched.run()
-        states += found.states
-        failed = failed or found.broken is not None
-        print(f"{limits.name}: {found}", flush=True)
-        if limits in RUNS:
-            variants.append(page.variant_line(limits.name, found))
-            for step, changes in page.run_edges(searched).items():
-                runs.setdefault(step, {}).update(changes)
-    print(f"{states:,} states in {time.process_time() - began:.0f} s of CPU\n")
-    bugs = []
-    for name, (bug, variant, promise) in PLANTED.items():
-        found = search(bug(variant))
-        failed = failed or found.broken != promise
-        print(f"{name}: {found}\n", flush=True)
-        bugs.append(page.bug_line(name, found))
-    for name, (run_bug, limits, promise) in planted_runs.PLANTED.items():
-        found = RunSearch(run_bug(limits)).run()
-        failed = failed or found.broken != promise
-        print(f"{name}: {found}\n", flush=True)
-        bugs.append(page.bug_line(name, found))
     if "--page" in arguments:
-        page.write("variants", variants)
-        page.write("steps", page.step_lines(steps))
-        page.write("runs", page.step_lines(runs))
-        page.write("bugs", bugs)
         page.write("moves", page.move_lines(), page.MAP)
+        return 0
+    big = "--big" in arguments
+    models = [*SEARCHED, *(BIG if big else ()), *(RunModel(Runs(each)) for each in [*RUNS, *(BIG_RUNS if big else ())])]
+    failed, states, began = False, 0, time.process_time()
+    for model in models:
+        found = explore(model)
+        states += found.states
+        failed = failed or found.broken is not None
+        print(f"{model.name}: {found}", flush=True)
+    print(f"{states:,} states in {time.process_time() - began:.0f} s of CPU\n")
+    for name, (bug, promise) in PLANTED.items():
+        found = explore(bug)
+        failed = failed or found.broken != promise
+        print(f"{name}: {found}\n", flush=True)
     return int(failed)
 
 

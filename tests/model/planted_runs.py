@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.model import properties, run_search
+from tests.model import run_search
+from tests.model.explore import ENDS
 from tests.model.runs import Copy, Limits, Move, Relay, Row, Run, Runs, State, add_copy, put
 
 ONE = Limits("one task", people=False)
@@ -59,7 +60,7 @@ class QuickWorkerIsRefused(Runs):
         return super().may_begin(row, copy) and row.handed
 
 
-@planted(properties.FENCED)
+@planted(run_search.FENCED)
 class EndUnfenced(Runs):
     """A run ends by the id alone."""
 
@@ -72,7 +73,7 @@ class EndUnfenced(Runs):
         return super().may_end(row, run)
 
 
-@planted(properties.FENCED)
+@planted(run_search.FENCED)
 class RenewalUnfenced(Runs):
     """A worker renews by the id alone: also what another one runs by now."""
 
@@ -82,7 +83,7 @@ class RenewalUnfenced(Runs):
         return row.place == "pending" and row.begun and row.due
 
 
-@planted(properties.FENCED)
+@planted(run_search.FENCED)
 class HandOverUnfenced(Runs):
     """The relay settles a hand-over by the id alone: a task that runs already is handed over again."""
 
@@ -101,7 +102,7 @@ class ClaimLeavesHandedAt(Runs):
         return after if after.place == "dead" else after._replace(handed=row.handed)
 
 
-@planted(properties.LOST)
+@planted(run_search.DONE)
 class RetryBeforeTheRow(Runs):
     """The worker sends its retry to the broker, and the row is done before that has run."""
 
@@ -112,7 +113,7 @@ class RetryBeforeTheRow(Runs):
         return Move("the run of {} ends with a retry", n, add_copy(put(rest, n, over), Copy(n, 1, True)), actor=run)
 
 
-@planted(properties.LOST)
+@planted(run_search.DONE)
 class DoneAsItBegins(Runs):
     """The row is done as the run begins, as with early acknowledgement."""
 
@@ -153,7 +154,7 @@ class NoCauseOfALostWorker(Runs):
         return after._replace(code=row.code) if after.code == "worker_lost" and after.place != "dead" else after
 
 
-@planted(properties.ENDS)
+@planted(ENDS)
 class HandedOverForEver(Runs):
     """The claim takes no row that is handed over: what the broker loses is lost."""
 

@@ -1,11 +1,10 @@
-"""Visits every state of the runs, and checks what must hold in each, and at every step."""
+"""What must hold of the runs in each state, and at every step."""
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Iterator
 
-from tests.model import properties
-from tests.model.found import Found, endless, uncollected
+from tests.model.explore import Kind, Step
 from tests.model.runs import OVER, Move, Row, Runs, State
 
 TWICE = "a run loses its task only when its lease has run out"
@@ -16,10 +15,10 @@ KILLED = "a task that loses its workers is dead after its attempts"
 PATIENT = "a task does not die because nobody began it"
 ENDED = "what has ended does not run"
 NEXT = "a task begins only after the earlier one of its key has ended"
-PROMISES = (
-    TWICE, AGAIN, SAME, WAITED, KILLED, PATIENT, ENDED, NEXT, properties.LOST, properties.VISIBLE, properties.COUNTED,
-    properties.FENCED, properties.ENDS,
-)  # fmt: skip
+DONE = "what is archived as done has run to its end"
+REASON = "a dead letter says why"
+LIMIT = "no task has more attempts than its limit"
+FENCED = "a worker changes nothing of which it has not the lease"
 
 CAUSES = ("worker_lost", "failed", "requeued", "unsettled")
 
@@ -28,11 +27,11 @@ def broken(rows: tuple[Row, ...], most: int) -> str | None:
     """The promise that these rows break."""
     for row in rows:
         if row.place == "done" and not row.good:
-            return properties.LOST
+            return DONE
         if row.place == "dead" and not row.code:
-            return properties.VISIBLE
+            return REASON
         if row.attempts > most:
-            return properties.COUNTED
+            return LIMIT
         if row.ran > 1 and row.code not in CAUSES:
             return AGAIN
         if row.lost > most:
@@ -63,77 +62,28 @@ def hurt(before: State, move: Move) -> str | None:
     if after.place == "dead" and row.handed and not row.begun and move.what.startswith("the claim makes"):
         return PATIENT
     if move.actor is not None and not move.actor.current and row != after._replace(good=row.good):
-        return properties.FENCED
+        return FENCED
     return None
 
 
-class RunSearch:
-    """One search, breadth first."""
+class RunModel:
+    """The runs, as `explore` wants them."""
 
-    def __init__(self, protocol: Runs) -> None:
-        self.protocol = protocol
-        self.found = Found()
-        first = protocol.first()
-        self._numbers = {first: 0}
-        self._states = [first]
-        self._parents = array("L", [0])
-        self._forward = array("L"), array("L")
-        self.edges: dict[tuple[str, str], set[tuple[Row, Row]]] = {}
+    def __init__(self, runs: Runs) -> None:
+        self.runs, self.name = runs, runs.limits.name
 
-    @uncollected()
-    def run(self) -> Found:
-        numbers, states, most = self._numbers, self._states, self.protocol.limits.max_attempts
-        froms, tos = self._forward
-        for here, state in enumerate(states):  # which grows meanwhile
-            for move in self.protocol.moves(state):
-                self.found.steps += 1
-                if promise := hurt(state, move):
-                    return self._broken(promise, here, move)
-                there = self.protocol.tidy(move.state)
-                number = numbers.get(there)
-                if number is None:
-                    number = numbers[there] = len(states)
-                    states.append(there)
-                    self._parents.append(here)
-                    if promise := broken(there.rows, most):
-                        return self._broken(promise, here, move)
-                if move.kind in ("work", "time"):
-                    froms.append(here)
-                    tos.append(number)
-                before, after = state.rows[move.message], there.rows[move.message]
-                self.edges.setdefault((move.what, move.kind), set()).add((before, after))
-        self._check_ends()
-        self.found.states = len(states)
-        return self.found
+    def first(self) -> State:
+        return self.runs.first()
 
-    def _check_ends(self) -> None:
-        """Whether an end can be reached from every state, by work and time alone."""
-        over = (*OVER, "dead")
-        ends = bytearray(
-            any(_stops(row) for row in s.rows) or all(r.place in over for r in s.rows) for s in self._states
-        )
-        if (stuck := endless(ends, *self._forward)) >= 0:
-            self.found.broken, self.found.trace = properties.ENDS, self._trace(stuck)
+    def steps(self, state: State) -> Iterator[Step]:
+        for move in self.runs.moves(state):
+            kind: Kind = "work" if move.kind == "time" else move.kind
+            told = move.what.format(f"m{move.message + 1}")
+            yield Step(told, self.runs.tidy(move.state), kind, hurt(state, move))
 
-    def _broken(self, promise: str, here: int, move: Move) -> Found:
-        self.found.states = len(self._states)
-        self.found.broken, self.found.trace = promise, [*self._trace(here), told(move)]
-        return self.found
+    def broken(self, state: State) -> str | None:
+        return broken(state.rows, self.runs.limits.max_attempts)
 
-    def _trace(self, number: int) -> list[str]:
-        lines: list[str] = []
-        while number:
-            here, there = self._parents[number], self._states[number]
-            moves = self.protocol.moves(self._states[here])
-            lines.append(next(told(move) for move in moves if self.protocol.tidy(move.state) == there))
-            number = here
-        return lines[::-1]
-
-
-def _stops(row: Row) -> bool:
-    """A dead task holds up those behind it with its key."""
-    return row.place == "dead"
-
-
-def told(move: Move) -> str:
-    return move.what.format(f"m{move.message + 1}")
+    def has_ended(self, state: State) -> bool:
+        """A dead task holds up those behind it with its key."""
+        return any(row.place == "dead" for row in state.rows) or all(row.place in OVER for row in state.rows)

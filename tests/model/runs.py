@@ -1,16 +1,16 @@
 """The runs of supervised tasks, as a model of its own: the relay hands a task over, workers of the application run it.
 
-What the relay does before a send is in `protocol`. Here it has fewer steps, and the tasks' broker and the application's
+What the relay does before a send is in `pipe/hops.py`. Here it has fewer steps. The tasks' broker and the application's
 workers are added: copies are lost, repeated, late and flushed; workers are paused for any time, and die between any
-two steps. As in `state`, time has no length.
+two steps. As there, time has no length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from tests.model.base import Kind
+Kind = Literal["work", "time", "fault", "person"]
 
 
 class Row(NamedTuple):
@@ -142,7 +142,7 @@ class Runs:
             yield from self._mend(state, n, row)
 
     def is_claimable(self, state: State, n: int, row: Row) -> bool:
-        """As `Claiming.is_due`; and with a key, only the first that has not ended."""
+        """Whether it is due; with a key, only the first that has not ended."""
         return row.place == "pending" and row.due and all(each.place in OVER for each in state.rows[:n])
 
     def _claim(self, state: State, n: int, row: Row) -> Move:
@@ -153,7 +153,7 @@ class Runs:
         return Move("the claim leases {}", n, add_relay(state, Relay(n, after.attempts)))
 
     def claimed(self, row: Row) -> Row:
-        """`run/expire.sql` and `claim/expire.sql`, then `claim/lease.sql` or `claim/bury.sql`."""
+        """`run/expire.sql` and `claim/expire.sql`, then a take."""
         not_started, lost = row.handed and not row.begun, row.handed and row.begun
         code = row.code or ("not_started" if not_started else "lease_expired" if row.lease else "")
         code = "worker_lost" if lost else "unsettled" if row.begun else code
@@ -215,7 +215,7 @@ class Runs:
 
     @staticmethod
     def holds(row: Row, relay: Relay) -> bool:
-        """As `Base.holds`."""
+        """The fence: the token."""
         ours = row.lease == "relay" and relay.current
         return row.place == "pending" and ours and row.attempts == relay.attempt
 

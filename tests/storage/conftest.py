@@ -33,14 +33,16 @@ class Box:
         rows = [{"id": str(uuid4()), "content_type": "application/json", **row} for _ in range(count)]
         self.run("write/publish.sql", on, row=json.dumps(rows))
 
-    def lease(self, *counts: int, seconds: float = 60.0) -> None:
-        """Write messages, and lease them as a claim would: so many with each lease."""
-        for count in counts:
-            last = self.value("SELECT coalesce(max(seq), 0) FROM outbox_messages")
-            self.write(count)
-            taken = self.rows("DELETE FROM outbox_ready WHERE seq > %s RETURNING seq", last)
-            lease = {"token": str(uuid4()), "destination": "orders", "seqs": sorted(seq for [seq] in taken)}
-            self.run("claim/lease.sql", bundle=json.dumps([lease]), holder="a claim", hold=seconds)
+    def lease(self, count: int = 1, *, seconds: float = 60.0) -> None:
+        """Write messages, and lease each singly, as a claim would."""
+        last = self.value("SELECT coalesce(max(seq), 0) FROM outbox_messages")
+        self.write(count)
+        self.connection.execute(
+            "WITH taken AS (DELETE FROM outbox_ready WHERE seq > %s RETURNING seq) "
+            "INSERT INTO outbox_leases (token, locked_until, destination, holder, seqs) "
+            "SELECT gen_random_uuid(), now() + %s * interval '1 second', 'orders', 'a claim', ARRAY[seq] FROM taken",
+            (last, seconds),
+        )
 
     def run(self, verb: str, on: psycopg.Connection[Any] | None = None, /, **parameters: Any) -> Sequence[Any]:
         """The rows of a verb."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -13,6 +15,9 @@ from tests.storage.conftest import Box
 
 MANY = 500
 """So many rows of a table nobody reads from its beginning."""
+
+MANY_AGAIN = 20_000
+"""So many rows of an intermediate result, nobody reads in loops: it would be each row of a batch for each other one."""
 
 
 def fill(box: Box, sent: int, work: int, *, analyzed: bool = True) -> None:
@@ -43,9 +48,13 @@ def fill(box: Box, sent: int, work: int, *, analyzed: bool = True) -> None:
         SELECT n, now() - interval '1 day', 50, 'd' || (n % 4), 'k' || (n % 1000)
         FROM generate_series({sent} + 1, {last}) AS n WHERE n % 10 = 0
         """,
+        """
+        INSERT INTO outbox_keys (destination, key)
+        SELECT DISTINCT destination, key FROM outbox_held
+        """,
         f"""
-        INSERT INTO outbox_waiting (seq, due, since, size, attempts, destination)
-        SELECT n, now() + interval '1 hour', now(), 50, 1, 'd' || (n % 4)
+        INSERT INTO outbox_waiting (seq, due, since, attempts, destination)
+        SELECT n, now() + interval '1 hour', now(), 1, 'd' || (n % 4)
         FROM generate_series({sent} + 1, {last}) AS n WHERE n % 1000 = 1
         """,
         f"""
@@ -73,7 +82,7 @@ def fill(box: Box, sent: int, work: int, *, analyzed: bool = True) -> None:
     ):
         box.connection.execute(statement.encode())
     if analyzed:
-        names = ("messages", "journal", "ready", "held", "waiting", "leases", "runs", "dead", "trouble")
+        names = ("messages", "journal", "ready", "held", "keys", "waiting", "leases", "runs", "dead", "trouble")
         box.connection.execute(f"ANALYZE {', '.join(f'outbox_{name}' for name in names)}".encode())
 
 
@@ -114,24 +123,49 @@ def prepared(box: Box, verb: str) -> None:
 
 
 def planned(box: Box, verb: str, **parameters: Any) -> tuple[set[str], int]:
-    """The tables of which a plan reads many rows from the beginning, and how many pages it has read."""
+    """Of which tables a plan reads many rows from the beginning, or which rows of its own it reads again and again; and
+    how many pages it has read. Of functions that it calls, too."""
     names = sql.statement(verb, box.schema).names
     if not box.rows("SELECT FROM pg_prepared_statements WHERE name = %s", verb):
         prepared(box, verb)
     called = "({})" if names else ""
     values = psycopg.sql.SQL(", ").join(psycopg.sql.Literal(parameters[name]) for name in names)
     explain = psycopg.sql.SQL(f'EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "{verb}" {called}').format(values)
-    [[[plan]]] = box.connection.execute(explain).fetchall()
+    with _plans_of_functions(box) as plans:
+        [[[plan]]] = box.connection.execute(explain).fetchall()
     box.connection.execute(f'DEALLOCATE "{verb}"'.encode())
-    return {*_read_whole(plan["Plan"])}, plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+    whole = {name for root in (plan["Plan"], *plans) for name in _read_whole(root)}
+    return whole, plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+
+
+@contextmanager
+def _plans_of_functions(box: Box) -> Iterator[list[dict[str, Any]]]:
+    """The plans of the statements that functions run, as `auto_explain` tells them."""
+    plans: list[dict[str, Any]] = []
+
+    def noted(notice: psycopg.errors.Diagnostic) -> None:
+        _, _, plan = (notice.message_primary or "").partition("plan:\n")
+        if plan:
+            plans.append(json.loads(plan)["Plan"])
+
+    box.connection.execute("LOAD 'auto_explain'")
+    settings = {"log_nested_statements": "on", "log_analyze": "on", "log_timing": "off", "log_format": "json"}
+    for name, value in {**settings, "log_min_duration": "0"}.items():
+        box.connection.execute("SELECT set_config(%s, %s, false)", [f"auto_explain.{name}", value])
+    box.connection.execute("SET client_min_messages = log")
+    box.connection.add_notice_handler(noted)
+    yield plans
+    box.connection.remove_notice_handler(noted)
+    box.connection.execute("SET auto_explain.log_min_duration = -1")
 
 
 def _read_whole(node: dict[str, Any]) -> Iterator[str]:
     """Also by an index of which it uses no condition."""
     scans = "Seq Scan", "Index Scan", "Index Only Scan"
-    if node["Node Type"] in scans and "Index Cond" not in node and node["Actual Loops"]:
-        read = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
-        if read >= MANY:
-            yield node["Relation Name"]
+    read = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+    if node["Node Type"] in scans and "Index Cond" not in node and read >= MANY:
+        yield node["Relation Name"]
+    if node["Node Type"] == "CTE Scan" and node["Actual Loops"] > 1 and read >= MANY_AGAIN:
+        yield node["CTE Name"]
     for below in node.get("Plans", ()):
         yield from _read_whole(below)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.store import Store
 from tests.conftest import eventually
 from tests.storage.conftest import Box
@@ -27,6 +28,13 @@ class Transaction(NamedTuple):
 
 class Died(BaseException):
     """A worker that is killed."""
+
+
+def end_waits(box: Box) -> None:
+    """All that waits for its time is due."""
+    box.connection.execute("UPDATE outbox_waiting SET due = now()")
+    box.connection.execute("UPDATE outbox_held SET since = now()")
+    box.connection.execute("UPDATE outbox_keys SET due = now() WHERE token IS NULL AND due < 'infinity'")
 
 
 def race(
@@ -58,7 +66,7 @@ def race(
     def relay(storage: Store) -> None:
         while not over.is_set():
             try:
-                drain(storage, {"orders": destination})  # type: ignore[arg-type]
+                drain(storage, {"orders": destination}, "orders", Listener())  # type: ignore[dict-item]
             except Died:
                 with psycopg.connect(box.url) as connection:
                     connection.execute(f"UPDATE {box.schema}.outbox_leases SET locked_until = now()")
@@ -68,7 +76,7 @@ def race(
             other()
 
     def all_settled(count: int) -> bool:
-        box.connection.execute("UPDATE outbox_waiting SET due = now()")
+        end_waits(box)
         return bool(box.value("SELECT coalesce(sum(count), 0) FROM outbox_journal") == count)
 
     with ThreadPoolExecutor(len(plans) + len(storages) + len(others)) as pool:

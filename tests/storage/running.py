@@ -6,35 +6,40 @@ import json
 from typing import Any
 from uuid import uuid4
 
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict, content
+from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.relay.store.takes import Batch
+from tests.claims import take_batch
 from tests.storage.conftest import Box
-from tests.storage.test_drain import _claim
 
 SAME = content(b"{}", {})
 """What a copy of a message of `Box.write` says."""
 
 
-def sending(storage: Store) -> Bundle:
-    """One bundle of what is due, whose send has begun."""
-    [bundle] = _claim(storage)
-    assert len(storage.begin(bundle)) == len(bundle.tickets)
-    return bundle
+def sending(storage: Store) -> Batch:
+    """A batch of what is due, whose send has begun."""
+    batch = take_batch(storage)
+    assert batch.messages
+    return batch
 
 
-def handed(bundle: Bundle, within: float = 100) -> list[Verdict]:
-    """The broker has all tasks of a bundle."""
-    return [Verdict(Ticket(ticket.id, ticket.attempt + 1, ""), Step.HANDED, within) for ticket in bundle.tickets]
+def handed(batch: Batch, within: float = 100) -> list[Verdict]:
+    """The broker has all tasks of a batch."""
+    return [Verdict(message, Step.HANDED, within) for message in batch.messages]
 
 
 def hand_over(storage: Store) -> int:
     """Hand over all that is due. Returns how many tasks that are."""
     count = 0
-    for bundle in _claim(storage):
-        assert storage.begin(bundle)
-        count += len(storage.settle(bundle.lease, "orders", handed(bundle)))
+    while (batch := take_batch(storage)).messages:
+        count += len(storage.settle(batch.token, "orders", handed(batch))[0])
     return count
+
+
+def anything_due(storage: Store) -> bool:
+    """Whether a claim would find something."""
+    return bool(storage.due(1))
 
 
 def run_of(box: Box, seq: int) -> Run:

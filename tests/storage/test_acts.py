@@ -15,14 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outbox_tasks.model import Outcome
+from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.storage.conftest import Box
 from tests.storage.people import Acting, Lease, Person
-from tests.storage.test_drain import Receiver, drained
-from tests.storage.test_drain import storage as storage
-from tests.storage.test_keys import numbers
+from tests.storage.relaying import Receiver, drained, numbers
+from tests.storage.relaying import storage as storage
 
 ANN = Person("ann", "the shop is back")
 
@@ -75,7 +74,7 @@ class TestRedrive:
         assert (note["entry"], counted(box, number)) == (number, 1)
         assert box.value("SELECT facts->'changed' FROM outbox_audit") == [str(dead[0])]
         receiver = Receiver()
-        assert drained(storage, receiver).sent == 1
+        assert drained(storage, receiver)[Step.SENT] == 1
         assert receiver.got[0].attempts == 1
         box.check_books()
 
@@ -181,7 +180,8 @@ class TestRedrive:
     ) -> None:
         """Whichever are dead, and in whatever order they are redriven, each by itself."""
         box.connection.execute(
-            "TRUNCATE outbox_messages, outbox_ready, outbox_held, outbox_dead, outbox_trouble, outbox_journal"
+            "TRUNCATE outbox_messages, outbox_ready, outbox_held, outbox_keys, outbox_dead, outbox_trouble, "
+            "outbox_journal"
         )
         first = box.value("SELECT nextval('outbox_seq')") + 1
         for key in keys:
@@ -192,6 +192,11 @@ class TestRedrive:
                 [row] = box.rows(dying, first + n)
                 box.connection.execute(
                     "INSERT INTO outbox_dead (seq, destination, key, kin) VALUES (%s, %s, %s, 'x')", row
+                )
+                box.connection.execute(
+                    "INSERT INTO outbox_keys (destination, key, due) VALUES (%s, %s, 'infinity') "
+                    "ON CONFLICT DO NOTHING",
+                    row[1:],
                 )
         receiver, number = Receiver(), entry(box)
         for n in [n for n in shuffled if dead[n]]:

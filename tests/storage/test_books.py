@@ -9,9 +9,8 @@ import pytest
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.relay.store import Store
 from tests.storage.conftest import Box
-from tests.storage.test_drain import Receiver, drained
-from tests.storage.test_drain import storage as storage
-from tests.storage.test_keys import numbers
+from tests.storage.relaying import Receiver, drained, numbers
+from tests.storage.relaying import storage as storage
 
 DAY = 2**32
 
@@ -86,9 +85,10 @@ class TestKeysOverATurn:
         with box.transaction() as writer:
             mark = "SELECT pg_advisory_xact_lock_shared(outbox_key_class('orders', 'a') << 40 | (%s & 1099511627775))"
             writer.execute(mark, [last + 1])
-            assert box.run("claim/marks.sql") == [(last, None, None)]
+            assert box.rows("SELECT * FROM outbox_open_writers()") == [(last, None, None)]
             writer.execute(mark, [max(last - DAY, 2)])
-            assert [floor for _, _, floor in box.run("claim/marks.sql")] == [max(last - DAY, 2)]
+            [(_, _, floors)] = box.rows("SELECT * FROM outbox_open_writers()")
+            assert floors == [max(last - DAY, 2)]
 
 
 class TestBooks:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
-from outbox_tasks.model import Outcome
+from outbox_tasks.model import Outcome, Step, Verdict
 from outbox_tasks.relay.store import Store
+from tests.claims import take, take_batch
 from tests.storage.conftest import Box
 from tests.storage.people import Acting
+from tests.storage.relaying import Receiver, drained, numbers
+from tests.storage.relaying import storage as storage
 from tests.storage.test_acts import ANN, bury, counted, entry, history, ids
 from tests.storage.test_acts import acting as acting
-from tests.storage.test_drain import Receiver, _claim, drained
-from tests.storage.test_drain import storage as storage
-from tests.storage.test_keys import numbers
 
 
 class TestDiscard:
@@ -57,35 +59,47 @@ class TestDiscard:
 
     def test_a_message_on_its_way_is_left(self, box: Box, storage: Store, acting: Acting) -> None:
         box.write(2)
-        [bundle] = _claim(storage)
         number = entry(box, "discard")
+        [single] = take(storage, {"orders": 1})
+        assert take_batch(storage).messages
         assert acting.act_on("discard", ids(box), ANN, number, states=self.BOTH) == set()
-        assert len(storage.begin(bundle)) == 2
+        assert storage.begin(single.token, "orders")
         box.connection.execute("UPDATE outbox_leases SET locked_until = now()")
         assert acting.act_on("discard", ids(box), ANN, number, states=self.BOTH) == set()
-        assert box.where(1) == ["leases"]
+        assert box.where(1) == box.where(2) == ["leases"]
 
     @pytest.mark.parametrize(
-        ("row", "taken"),
+        ("row", "attempts", "taken"),
         [
-            ("locked_until = now()", True),
-            ("locked_until = now() + interval '1 minute'", False),
-            ("begun_at = now()", False),
-            ("begun_at = now(), locked_until = now()", False),
+            ("locked_until = now()", 0, True),
+            ("locked_until = now() + interval '1 minute'", 0, False),
+            ("locked_until = now() + interval '1 minute'", 1, True),
+            ("begun_at = now()", 1, False),
+            ("begun_at = now(), locked_until = now()", 1, False),
         ],
     )
-    def test_what_was_leased_may_be_taken_once_the_lease_has_run_out_before_the_begin(
-        self, box: Box, storage: Store, row: str, taken: bool
+    def test_a_single_may_be_taken_that_waits_for_another_try_or_whose_lease_ran_out_before_the_begin(
+        self, box: Box, row: str, attempts: int, taken: bool
     ) -> None:
-        box.write(3)
-        [bundle] = _claim(storage)
+        box.lease()
         box.connection.execute(f"UPDATE outbox_leases SET {row}".encode())
-        box.rows("SELECT outbox_cancel(%s)", ids(box, 2))
-        assert box.where(2) == (["discarded"] if taken else ["leases"])
-        assert box.value("SELECT cardinality(seqs) FROM outbox_leases") == (2 if taken else 3)
-        box.rows("SELECT outbox_cancel(%s)", ids(box, 1, 3))
-        assert box.value("SELECT count(*) FROM outbox_leases") == (0 if taken else 1)
-        assert taken or bundle.lease
+        box.connection.execute("INSERT INTO outbox_trouble (seq, attempts) VALUES (1, %s)", (attempts,))
+        box.rows("SELECT outbox_cancel(%s)", ids(box))
+        assert box.where(1) == (["discarded"] if taken else ["leases"])
+        box.check_books()
+
+    @pytest.mark.parametrize("state", ["leased", "handed over"])
+    def test_what_had_its_key_leaves_it_to_the_next(self, box: Box, storage: Store, acting: Acting, state: str) -> None:
+        box.write(2, key="a")
+        [single] = take(storage, {"orders": 9})
+        verdict = Verdict(storage.begin(single.token, "orders"), Step.RETRY, 60.0, "busy", "later")  # type: ignore[arg-type]
+        if state == "handed over":
+            verdict.step = Step.HANDED
+        storage.settle(single.token, "orders", [verdict])
+        assert drained(storage, Receiver()) == {}
+        assert acting.act_on("discard", ids(box, 1), ANN, entry(box), states=self.BOTH) == set(ids(box, 1))
+        assert drained(storage, Receiver()) == {Step.SENT: 1}
+        assert box.value("SELECT count(*) FROM outbox_keys") == 0
         box.check_books()
 
     def test_a_supervised_task_can_be_taken_until_it_runs(self, box: Box, acting: Acting) -> None:
@@ -107,11 +121,10 @@ class TestDiscard:
         box.write(3, key="a")
         drained(storage, Receiver(lambda message: outcome))
         drained(storage, Receiver())
-        assert box.value("SELECT count(*) FROM outbox_held") == 2
-        box.connection.execute("UPDATE outbox_held SET free = false")
+        assert box.value("SELECT count(*) FROM outbox_held") == (2 if first == "dead" else 3)
         acting.act_on("discard", ids(box, 1), ANN, entry(box, "discard"), states=self.BOTH)
         receiver = Receiver()
-        assert drained(storage, receiver).sent == 2
+        assert drained(storage, receiver)[Step.SENT] == 2
         assert numbers(box, receiver) == [2, 3]
         box.check_books()
 
@@ -135,7 +148,7 @@ class TestDiscard:
 
     def test_a_discard_and_a_begin_share_the_leases(self, box: Box, storage: Store, acting: Acting) -> None:
         """A worker begins what waits for Celery's retry, while a person discards it."""
-        box.lease(*[1] * 60)
+        box.lease(60)
         box.connection.execute("INSERT INTO outbox_trouble (seq, attempts) SELECT seqs[1], 1 FROM outbox_leases")
         asked, number = ids(box), entry(box, "discard")
         barrier = threading.Barrier(2)
@@ -143,7 +156,7 @@ class TestDiscard:
         def begin() -> set[str]:
             barrier.wait()
             tokens = box.rows("SELECT token FROM outbox_leases ORDER BY seqs")
-            begins = {"destination": "orders", "holder": "w", "hold": 60, "room": None, "keep": 20}
+            begins = {"destination": "orders", "holder": "w", "hold": 60, "largest": 100}
             return {row[1] for [token] in tokens for row in box.run("deliver/begin.sql", token=token, **begins)}
 
         def discard() -> set[str]:
@@ -187,6 +200,73 @@ class TestCancel:
         drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
         box.rows("SELECT outbox_cancel(%s)", ids(box))
         assert box.rows("SELECT code, error, attempts FROM outbox_trouble") == [("cancelled", "later", 1)]
+
+    def test_of_the_first_of_a_key_lets_the_next_one_go(self, box: Box, storage: Store) -> None:
+        """Also if a take looks at the key just then."""
+        box.write(1, key="a", delay=3600)
+        box.write(3, key="a")
+        assert drained(storage, Receiver()) == {}
+        with box.transaction() as looking, closing(psycopg.connect(box.url)) as other, ThreadPoolExecutor(1) as pool:
+            looking.execute("SELECT FROM outbox_keys FOR UPDATE")
+            cancel = f"SELECT {box.schema}.outbox_cancel(%s)"
+            cancelled = pool.submit(lambda: other.execute(cancel.encode(), (ids(box, 1),)).fetchall())
+            with pytest.raises(TimeoutError):
+                cancelled.result(0.2)
+            looking.rollback()
+            assert len(cancelled.result(10)) == 1
+            other.commit()
+        assert drained(storage, Receiver()) == {Step.SENT: 3}
+        box.check_books()
+
+    def test_of_a_later_one_of_a_key_waits_for_no_other_cancel(self, box: Box, storage: Store) -> None:
+        box.write(1, key="a", delay=3600)
+        box.write(2, key="a")
+        assert drained(storage, Receiver()) == {}
+        with box.transaction() as first, box.transaction() as second:
+            for n, writer in enumerate((first, second), 1):
+                assert len(writer.execute("SELECT outbox_cancel(%s)", (ids(box, n),)).fetchall()) == 1
+            second.commit()
+            assert drained(storage, Receiver()) == {}
+            first.commit()
+        receiver = Receiver()
+        assert drained(storage, receiver) == {Step.SENT: 1}
+        assert numbers(box, receiver) == [3]
+        box.check_books()
+
+    def test_of_the_first_of_a_key_lets_the_next_one_go_though_a_take_finds_it_locked(
+        self, box: Box, storage: Store
+    ) -> None:
+        box.write(1, key="a", delay=3600)
+        box.write(1, key="a")
+        assert drained(storage, Receiver()) == {}
+        box.rows("UPDATE outbox_keys SET due = now() RETURNING 1")  # as a settle leaves it
+        with box.transaction() as writer:
+            assert len(writer.execute("SELECT outbox_cancel(%s)", (ids(box, 1),)).fetchall()) == 1
+            assert drained(storage, Receiver()) == {}
+            writer.commit()
+        assert drained(storage, Receiver()) == {Step.SENT: 1}
+        assert box.rows("SELECT 1 FROM outbox_keys") == []
+        box.check_books()
+
+    def test_of_a_dead_letter_frees_its_key_though_a_take_still_sees_it(self, box: Box, storage: Store) -> None:
+        box.write(2, key="a")
+        drained(storage, Receiver(lambda message: Outcome.dead("bad", "never")))
+        assert (box.where(1), box.where(2)) == (["dead"], ["held"])
+        box.rows("UPDATE outbox_keys SET due = now() RETURNING 1")  # as the redrive of another dead letter leaves it
+        with box.transaction() as person:
+            discard = "SELECT outbox_discard(%s, false, 'infinity', '{}', NULL, 'unwanted')"
+            assert len(person.execute(discard, (ids(box, 1),)).fetchall()) == 1
+            assert drained(storage, Receiver()) == {}
+            person.commit()
+        assert drained(storage, Receiver()) == {Step.SENT: 1}
+        box.check_books()
+
+    def test_behind_a_dead_letter_lets_nothing_go(self, box: Box, storage: Store) -> None:
+        box.write(3, key="a")
+        drained(storage, Receiver(lambda message: Outcome.dead("bad", "never")))
+        box.rows("SELECT outbox_cancel(%s)", ids(box, 2))
+        assert drained(storage, Receiver()) == {}
+        assert box.where(3) == ["held"]
 
     def test_a_journal_row_has_numbers_that_lie_close_together(self, box: Box) -> None:
         box.write(1)

@@ -3,53 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
-from outbox_tasks.relay.claim import bundled
-from outbox_tasks.relay.drain import Drained, drain
+from outbox_tasks.model import Outcome, Step, Verdict
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings
+from tests.claims import begin, take, take_batch
 from tests.storage.conftest import Box
+from tests.storage.race import end_waits
+from tests.storage.relaying import Receiver, drained
+from tests.storage.relaying import storage as storage
 
-Answer = Callable[[LeasedMessage], Outcome]
-
-
-class Receiver:
-    """A destination that takes down what it gets, and answers as it is told."""
-
-    def __init__(self, answer: Answer = lambda message: Outcome.sent()) -> None:
-        self.answer = answer
-        self.got: list[LeasedMessage] = []
-
-    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        self.got += messages
-        return [self.answer(message) for message in messages]
-
-    def get(self, destination: str) -> Receiver:
-        return self
+FAILED = Outcome.retry("busy", "later")
 
 
-@pytest.fixture
-def storage(next_settings: Settings) -> Iterator[Store]:
-    made = Store.connect(next_settings)
-    yield made
-    made.close()
-
-
-def drained(storage: Store, receiver: Receiver) -> Drained:
-    return drain(storage, receiver)  # type: ignore[arg-type]
+def sent(storage: Store, receiver: Receiver) -> int:
+    """Send what is due. Returns how many messages were sent."""
+    return drained(storage, receiver)[Step.SENT]
 
 
 def test_all_that_was_written_arrives_once(box: Box, storage: Store) -> None:
     box.write(1234)
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 1234
+    assert sent(storage, receiver) == 1234
     assert len({message.id for message in receiver.got}) == len(receiver.got) == 1234
     assert box.value("SELECT sum(count) FROM outbox_journal WHERE state = 'sent'") == 1234
     assert [box.value(f"SELECT count(*) FROM outbox_{table}") for table in ("ready", "leases", "trouble")] == [0, 0, 0]
@@ -72,15 +51,13 @@ def test_what_an_open_transaction_wrote_is_found_when_it_commits(box: Box, stora
         box.write(1, on=early)
         box.write(5, on=later)
         later.commit()
-        assert drained(storage, Receiver()).sent == 5
-        assert drained(storage, Receiver()).sent == 0
+        assert sent(storage, Receiver()) == 5
+        assert sent(storage, Receiver()) == 0
         early.commit()
-    assert storage.anything_due()
-    assert drained(storage, Receiver()).sent == 1
-    assert not storage.anything_due()
+    assert sent(storage, Receiver()) == 1
 
 
-def test_a_bundle_that_failed_in_part_is_settled_in_part(box: Box, storage: Store) -> None:
+def test_a_batch_that_failed_in_part_is_settled_in_part(box: Box, storage: Store) -> None:
     box.write(6)
     fates = itertools.cycle(
         [
@@ -102,11 +79,11 @@ def test_a_bundle_that_failed_in_part_is_settled_in_part(box: Box, storage: Stor
 
 def test_a_failed_message_is_sent_again_when_its_wait_is_over(box: Box, storage: Store) -> None:
     box.write(1)
-    drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
-    assert drained(storage, Receiver()).sent == 0
-    box.rows("UPDATE outbox_waiting SET due = now() RETURNING 1")
+    drained(storage, Receiver(lambda message: FAILED))
+    assert sent(storage, Receiver()) == 0
+    end_waits(box)
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 1
+    assert sent(storage, receiver) == 1
     assert receiver.got[0].attempts == 2
     box.check_books()
 
@@ -114,8 +91,8 @@ def test_a_failed_message_is_sent_again_when_its_wait_is_over(box: Box, storage:
 def test_a_message_without_attempts_left_is_a_dead_letter(box: Box, storage: Store, next_settings: Settings) -> None:
     box.write(1)
     for _ in range(next_settings.destinations["orders"].max_attempts):
-        drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
-        box.rows("UPDATE outbox_waiting SET due = now() RETURNING 1")
+        drained(storage, Receiver(lambda message: FAILED))
+        end_waits(box)
     assert box.where(1) == ["dead"]
     history = box.value("SELECT history FROM outbox_trouble")
     assert [entry["what"] for entry in history][-1] == "dead"
@@ -128,86 +105,113 @@ def test_an_outage_spends_no_attempt(box: Box, storage: Store) -> None:
     assert box.where(1) == ["waiting"]
 
 
-def test_a_lease_that_ran_out_is_claimed_again_with_its_cause(box: Box, storage: Store) -> None:
+def test_a_lease_that_ran_out_is_taken_again_with_its_cause_and_each_message_goes_alone(
+    box: Box, storage: Store
+) -> None:
     box.write(3)
-    [bundle] = _claim(storage)
-    storage.begin(bundle)
+    take_batch(storage)
     box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
-    receiver = Receiver()
-    assert drained(storage, receiver).sent == 3
-    assert {message.attempts for message in receiver.got} == {2}
-    causes = {entry["code"] for [history] in box.rows("SELECT history FROM outbox_trouble") for entry in history}
-    assert causes == {"unsettled"}
+    for seq in (1, 2, 3):
+        batch = take_batch(storage)
+        assert [(message.seq, message.attempts) for message in batch.messages] == [(seq, 2)]
+    assert box.rows("SELECT DISTINCT code, history -> 0 ->> 'code' FROM outbox_trouble") == [("unsettled", "unsettled")]
     box.check_books()
 
 
-def _claim(storage: Store) -> list[Bundle]:
-    lease = "00000000-0000-4000-8000-000000000002"
-    return storage.claim({"orders": 10}, lease, lambda rows: list(bundled(storage.settings, rows, lease, spread=1)))[1]
-
-
-def test_a_late_worker_changes_nothing(box: Box, storage: Store, next_settings: Settings) -> None:
+def test_a_late_drain_changes_nothing(box: Box, storage: Store) -> None:
     box.write(2)
-    [bundle] = _claim(storage)
-    begun = storage.begin(bundle)
+    batch = take_batch(storage)
     box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
-    assert drained(storage, Receiver()).sent == 2
-    late = [Verdict(Ticket(message.id, 1, message.event_type), Step.SENT) for message in begun.values()]
-    assert storage.settle(bundle.lease, "orders", late) == set()
-    assert storage.begin(bundle) == {}
-    assert storage.release(bundle.lease, bundle.tickets) == set()
+    assert sent(storage, Receiver()) == 2
+    late = [Verdict(message, Step.SENT) for message in batch.messages]
+    assert storage.settle(batch.token, "orders", late) == (set(), False)
     box.check_books()
 
 
+def test_a_late_single_does_not_begin(box: Box, storage: Store) -> None:
+    box.write(1)
+    [single] = take(storage, {"orders": 10})
+    box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
+    assert begin(storage, single) is None
+    assert sent(storage, Receiver()) == 1
+    assert begin(storage, single) is None
+    assert box.value("SELECT history -> 0 ->> 'code' FROM outbox_trouble") == "lease_expired"
+    box.check_books()
+
+
+@pytest.mark.parametrize("key", [None, "a"])
 @pytest.mark.parametrize("column", ["paused_at", "opened_at"])
-def test_nothing_begins_for_a_destination_that_gets_nothing(box: Box, storage: Store, column: str) -> None:
-    box.write(2)
-    [bundle] = _claim(storage)
+def test_nothing_begins_for_a_destination_that_gets_nothing(
+    box: Box, storage: Store, column: str, key: str | None
+) -> None:
+    box.write(2, key=key)
+    [single, *_] = take(storage, {"orders": 10})
     box.rows(f"INSERT INTO outbox_destinations (name, {column}) VALUES ('orders', now()) RETURNING 1")
-    assert storage.begin(bundle) == {}
-    assert storage.give_back(bundle) == 2
-    assert box.where(1) == ["ready"]
-
-
-def test_so_many_sends_run_at_once_as_there_is_room(box: Box, settings: MakeSettings) -> None:
-    destinations = {"orders": {"url": "redis+stream://localhost/x", "concurrency": 2, "bundle_size": 1}}
-    storage = Store.connect(settings(database_schema=box.schema, destinations=destinations))
-    box.write(3)
-    bundles = _claim(storage)
-    assert [len(storage.begin(bundle)) for bundle in bundles] == [1, 1, 0]
-    assert storage.traffic.slots_for(bundles[2]) == "quick"
-    storage.close()
+    assert begin(storage, single) is None
+    assert not take_batch(storage)
+    storage.give_back([single.token])
+    assert not take_batch(storage)
+    assert not box.rows("SELECT FROM outbox_trouble")  # a lease that was given back leaves no note
+    box.rows("DELETE FROM outbox_destinations RETURNING 1")
+    assert sent(storage, Receiver()) >= 1
+    box.check_books()
 
 
 def test_a_scheduled_message_waits(box: Box, storage: Store) -> None:
     box.write(1, delay=3600)
     assert box.where(1) == ["waiting"]
-    assert drained(storage, Receiver()).sent == 0
+    assert sent(storage, Receiver()) == 0
     assert 3500 < (storage.until_next_due(7200) or 0) <= 3600
-    box.rows("UPDATE outbox_waiting SET due = now() RETURNING 1")
-    assert drained(storage, Receiver()).sent == 1
+    end_waits(box)
+    assert sent(storage, Receiver()) == 1
 
 
-def test_a_message_that_another_has_leased_is_no_claims_until_the_lease_runs_out(box: Box, storage: Store) -> None:
-    box.lease(1)
-    assert box.where(1) == ["leases"]
-    assert drained(storage, Receiver()).sent == 0
-    box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
-    assert drained(storage, Receiver()).sent == 1
-    assert box.value("SELECT history -> 0 ->> 'code' FROM outbox_trouble") == "lease_expired"
-
-
-def test_priorities_share_what_is_taken(box: Box, storage: Store) -> None:
+@pytest.mark.parametrize("take_most", [10, 100])
+def test_priorities_share_what_is_taken_singly(box: Box, storage: Store, take_most: int) -> None:
     for priority in ("low", "normal", "high"):
         box.write(100, priority=priority)
-    rows, _ = storage.claim({"orders": 100}, "00000000-0000-4000-8000-000000000004", lambda rows: [])
-    counts = [sum(row.priority == rank for row in rows) for rank in (1, 0, -1)]
-    assert counts == [60, 30, 10]
+    singles = take(storage, {"orders": take_most})
+    rank = {str(id): priority for id, priority in box.rows("SELECT id, priority FROM outbox_messages")}
+    counts = [sum(rank[single.id] == priority for single in singles) for priority in (1, 0, -1)]
+    assert counts == [take_most * 6 / 10, take_most * 3 / 10, take_most / 10]
 
 
-def test_messages_to_an_unknown_destination_die_after_a_while(box: Box, storage: Store) -> None:
-    box.write(1, destination="nowhere")
-    assert storage.bury_unroutable() == []
+def test_priorities_share_a_batch(box: Box, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for priority in ("low", "normal", "high"):
+        box.write(100, priority=priority)
+    monkeypatch.setitem(storage.takes._sizes, "orders", (100, 100))
+    box.rows("SELECT id, priority FROM outbox_messages")
+    seqs = [message.seq for message in take_batch(storage).messages]
+    of = dict(box.rows("SELECT seq, priority FROM outbox_messages"))
+    assert [sum(of[seq] == priority for seq in seqs) for priority in (1, 0, -1)] == [60, 30, 10]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_batch_has_no_more_bytes_than_one_statement_can_fetch_and_a_large_message_is_one(
+    box: Box, storage: Store, keyed: bool
+) -> None:
+    for n, size in enumerate((1_000, 3_000_000, 3_000_000, 1_000, 5_000_000, 1_000)):
+        box.write(1, key=f"k{n}" if keyed else None, text="x" * size)
+    seqs = [[message.seq for message in take_batch(storage).messages] for _ in range(5)]
+    assert [found for found in seqs if found] == [[1, 2], [3, 4], [5], [6]]
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_messages_to_an_unknown_destination_die_after_a_while(box: Box, storage: Store, key: str | None) -> None:
+    box.write(2, destination="nowhere", key=key)
+    box.write(1, destination="nowhere", key=key and "held")
+    if key:
+        box.rows("INSERT INTO outbox_keys (destination, key, more) VALUES ('nowhere', 'held', true) RETURNING 1")
+        box.rows(
+            "WITH gone AS (DELETE FROM outbox_ready WHERE key = 'held' RETURNING *) "
+            "INSERT INTO outbox_held (destination, key, seq, since, size) "
+            "SELECT destination, key, seq, since, size FROM gone RETURNING 1"
+        )
+    assert storage.bury_strangers() == []
     box.rows("UPDATE outbox_ready SET since = now() - interval '2 hours' RETURNING 1")
-    [row] = storage.bury_unroutable()
-    assert (row.code, box.where(1)) == ("unknown_destination", ["dead"])
+    box.connection.execute("UPDATE outbox_held SET since = now() - interval '2 hours'")
+    buried = storage.bury_strangers()
+    assert [row.destination for row in buried] == ["nowhere"] * 3
+    assert [box.where(seq) for seq in (1, 2, 3)] == [["dead"]] * 3
+    assert box.rows("SELECT DISTINCT code FROM outbox_trouble") == [("unknown_destination",)]
+    box.check_books()

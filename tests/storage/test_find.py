@@ -14,10 +14,10 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.storage.conftest import Box
 from tests.storage.people import Acting, Finding, Looked, Wanted
+from tests.storage.relaying import Receiver, drained
+from tests.storage.relaying import storage as storage
 from tests.storage.test_acts import ANN, bury, entry, ids
 from tests.storage.test_acts import acting as acting
-from tests.storage.test_drain import Receiver, drained
-from tests.storage.test_drain import storage as storage
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def everywhere(box: Box, storage: Store) -> dict[int, str]:
     drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
     box.write(1, deliver_at=later(3600))  # 11
     box.write(1, deliver_at=later(3600), key="b")  # 12
-    box.lease(*[1] * 6, seconds=3600)  # 13 to 18
+    box.lease(6, seconds=3600)  # 13 to 18
     lease = "UPDATE outbox_leases SET {} WHERE {} = ANY (seqs)"
     for change, seq in (
         ("begun_at = now()", 14),
@@ -222,7 +222,7 @@ class TestOne:
         ahead = finding.ahead("a", 5, blocks=True)
         assert (ahead.id, ahead.state, ahead.count, ahead.last_error_code) == (ids(box, 1)[0], "retrying", 3, "busy")
         assert finding.ahead("a", 1, blocks=True) is None
-        box.connection.execute("DELETE FROM outbox_waiting WHERE seq = 1")
+        box.connection.execute("DELETE FROM outbox_held WHERE seq = 1")
         box.connection.execute("INSERT INTO outbox_dead (seq, destination, key, kin) VALUES (1, 'orders', 'a', 'x')")
         assert finding.ahead("a", 5, blocks=True).state == "dead"
         skipped = finding.ahead("a", 5, blocks=False)
@@ -234,8 +234,9 @@ class TestOne:
         if state == "leased":
             box.connection.execute("DELETE FROM outbox_ready WHERE seq = 1")
             box.connection.execute(
-                "INSERT INTO outbox_leases (token, locked_until, destination, holder, seqs, keys)"
-                " VALUES (gen_random_uuid(), now() + interval '9 s', 'orders', 'w', '{1}', '{a}')"
+                "WITH lease AS (INSERT INTO outbox_leases (token, locked_until, destination, holder, seqs)"
+                " VALUES (gen_random_uuid(), now() + interval '9 s', 'orders', 'w', '{1}') RETURNING token)"
+                " INSERT INTO outbox_keys (destination, key, token) SELECT 'orders', 'a', token FROM lease"
             )
         assert finding.ahead("a", 2, blocks=True).id == ids(box, 1)[0]
 

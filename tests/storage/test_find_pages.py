@@ -16,9 +16,9 @@ from outbox_tasks.relay.store.runs import Run
 from tests.storage.conftest import Box
 from tests.storage.filled import as_the_relay, fill, planned
 from tests.storage.people import Finding, Looked, Wanted
+from tests.storage.relaying import Receiver, drained
+from tests.storage.relaying import storage as storage
 from tests.storage.running import begin_of
-from tests.storage.test_drain import Receiver, drained
-from tests.storage.test_drain import storage as storage
 from tests.storage.test_find import finding as finding
 from tests.storage.test_find import seqs
 

@@ -6,34 +6,58 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from outbox_tasks.model import LeasedMessage, Outcome, Step, Ticket, Verdict
-from outbox_tasks.relay import claim
-from outbox_tasks.relay.store import Store, keyed, lanes
+from outbox_tasks.model import LeasedMessage, Outcome, Step, Verdict
+from outbox_tasks.relay.store import Store, lanes, places, takes
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, eventually
+from tests.claims import begin, take, take_batch
+from tests.conftest import MakeSettings
 from tests.storage.conftest import Box
-from tests.storage.race import Transaction, race
-from tests.storage.test_drain import Receiver, _claim, drained
-from tests.storage.test_drain import storage as storage
+from tests.storage.race import Transaction, end_waits, race
+from tests.storage.relaying import Receiver, drained, numbers
+from tests.storage.relaying import storage as storage
+from tests.storage.test_drain import FAILED, sent
+
+DEAD = Outcome.dead("bad", "never")
+
+MakeStorage = Callable[..., Store]
 
 
-def numbers(box: Box, receiver: Receiver) -> list[int]:
-    """The numbers of what was received, in this order."""
-    of = {str(id): seq for id, seq in box.rows("SELECT id, seq FROM outbox_messages")}
-    return [of[message.id] for message in receiver.got]
+@pytest.fixture
+def make_storage(box: Box, settings: MakeSettings) -> Iterator[MakeStorage]:
+    """Makes stores with their own values of the destination."""
+    made: list[Store] = []
+
+    def make(**values: object) -> Store:
+        destinations = {"orders": {"url": "redis+stream://localhost/x", **values}}
+        made.append(Store.connect(settings(database_schema=box.schema, destinations=destinations)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def settle(storage: Store, messages: Sequence[LeasedMessage], token: str, step: Step = Step.SENT) -> bool:
+    """Settle all of them. Returns whether more of their keys is due."""
+    return storage.settle(token, "orders", [Verdict(message, step) for message in messages])[1]
+
+
+def busy(box: Box) -> list[tuple[str, bool]]:
+    """The keys that have a row, and whether somebody has them."""
+    return box.rows("SELECT key, token IS NOT NULL FROM outbox_keys ORDER BY key")  # type: ignore[return-value]
 
 
 def test_the_messages_of_a_key_arrive_in_order(box: Box, storage: Store) -> None:
     for n in range(300):
         box.write(1, key=f"k{n % 3}")
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 300
+    assert sent(storage, receiver) == 300
     of_keys = defaultdict(list)
     for number, message in zip(numbers(box, receiver), receiver.got, strict=True):
         of_keys[message.key].append(number)
@@ -44,33 +68,70 @@ def test_the_messages_of_a_key_arrive_in_order(box: Box, storage: Store) -> None
 
 def test_a_key_in_flight_holds_what_is_behind_it(box: Box, storage: Store) -> None:
     box.write(2, key="a")
-    [bundle] = _claim(storage)
+    batch = take_batch(storage)
     box.write(2, key="a")
     box.write(1, key="b")
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 1
+    assert sent(storage, receiver) == 1
     assert numbers(box, receiver) == [5]
     assert box.where(3) == box.where(4) == ["held"]
-    begun = storage.begin(bundle)
-    assert len(begun) == 2
-    assert drained(storage, Receiver()).sent == 0
-    storage.release(bundle.lease, bundle.tickets)
-    box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
-    receiver = Receiver()
-    assert drained(storage, receiver).sent == 4
-    assert numbers(box, receiver) == [1, 2, 3, 4]
+    assert settle(storage, batch.messages, batch.token)
+    assert sent(storage, receiver) == 2
+    assert numbers(box, receiver) == [5, 3, 4]
     box.check_books()
 
 
-def test_what_was_held_goes_when_the_run_before_it_was_sent(box: Box, storage: Store) -> None:
+def test_a_key_has_a_row_while_it_is_busy_and_no_longer(box: Box, storage: Store) -> None:
     box.write(1, key="a")
-    [bundle] = _claim(storage)
+    batch = take_batch(storage)
+    assert busy(box) == [("a", True)]
+    assert not settle(storage, batch.messages, batch.token)
+    assert busy(box) == []
+
+
+def test_singles_are_the_first_message_of_each_key(box: Box, storage: Store) -> None:
+    for key in ("a", "b", "a", "a"):
+        box.write(1, key=key)
+    singles = take(storage, {"orders": 10})
+    messages = [begin(storage, single) for single in singles]
+    assert [message.seq for message in messages if message] == [1, 2]
+    assert take(storage, {"orders": 10}) == []
+    more = [
+        settle(storage, [message], single.token) for single, message in zip(singles, messages, strict=True) if message
+    ]
+    assert more == [True, False]
+    [single] = take(storage, {"orders": 10})
+    following = begin(storage, single)
+    assert following
+    assert following.seq == 3
+
+
+def test_a_single_that_celery_retries_keeps_its_key(box: Box, storage: Store) -> None:
+    box.write(2, key="a")
+    [single] = take(storage, {"orders": 10})
+    message = begin(storage, single)
+    assert message
+    retry = Verdict(message, Step.RETRY, 10, "busy", "later")
+    storage.settle(single.token, "orders", [retry])
+    assert not take_batch(storage)
+    again = storage.begin(retry.token or "", "orders")
+    assert again
+    assert again.attempts == 2
+    settle(storage, [again], retry.token or "")
+    assert [message.seq for message in take_batch(storage).messages] == [2]
+
+
+def test_what_is_behind_a_message_that_may_have_killed_a_worker_waits_for_it(box: Box, storage: Store) -> None:
     box.write(3, key="a")
-    assert drained(storage, Receiver()).sent == 0
-    begun = storage.begin(bundle)
-    storage.settle(bundle.lease, "orders", [Verdict(Ticket(id, 1, ""), Step.SENT) for id in begun])
-    assert storage.anything_due()
-    assert drained(storage, Receiver()).sent == 3
+    box.write(1, key="b")
+    take_batch(storage)
+    box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
+    found = []
+    while batch := take_batch(storage):
+        found.append([message.seq for message in batch.messages])
+        settle(storage, batch.messages, batch.token)
+    assert sorted(found) == [[1], [2], [3], [4]]
+    assert [seqs for seqs in found if seqs != [4]] == [[1], [2], [3]]
 
 
 @pytest.mark.parametrize("first_commits_first", [True, False])
@@ -95,39 +156,56 @@ def test_a_writer_that_is_open_over_the_turn_of_the_day_is_waited_for(box: Box, 
         box.write(1, on=early, key="a")
         box.connection.execute("SELECT setval('outbox_seq', 4294967296)")
         box.write(1, key="a")
-        assert drained(storage, Receiver()).sent == 0
+        assert sent(storage, Receiver()) == 0
         early.commit()
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 2
+    assert sent(storage, receiver) == 2
     assert numbers(box, receiver) == [1, 4294967297]
 
 
 def test_a_failed_head_holds_its_key_until_it_was_sent(box: Box, storage: Store) -> None:
     box.write(3, key="a")
-    drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
-    assert [box.where(seq) for seq in (1, 2, 3)] == [["waiting"], ["held"], ["held"]]
+    drained(storage, Receiver(lambda message: FAILED))
+    assert [box.where(seq) for seq in (1, 2, 3)] == [["held"]] * 3
     box.write(1, key="a")
-    assert drained(storage, Receiver()).sent == 0
-    box.rows("UPDATE outbox_waiting SET due = now() RETURNING 1")
+    assert sent(storage, Receiver()) == 0
+    end_waits(box)
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 4
+    assert sent(storage, receiver) == 4
     assert numbers(box, receiver) == [1, 2, 3, 4]
     box.check_books()
 
 
-@pytest.mark.parametrize(("on_dead", "sent"), [("block", 0), ("skip", 3)])
-def test_a_dead_head_blocks_its_key_or_not(box: Box, settings: MakeSettings, on_dead: str, sent: int) -> None:
-    destinations = {"orders": {"url": "redis+stream://localhost/x", "on_dead": on_dead}}
-    storage = Store.connect(settings(database_schema=box.schema, destinations=destinations))
+@pytest.mark.parametrize(("on_dead", "count"), [("block", 0), ("skip", 3)])
+def test_a_dead_head_blocks_its_key_or_not(box: Box, make_storage: MakeStorage, on_dead: str, count: int) -> None:
+    storage = make_storage(on_dead=on_dead)
     box.write(1, key="a")
-    drained(storage, Receiver(lambda message: Outcome.dead("bad", "never")))
+    drained(storage, Receiver(lambda message: DEAD))
     box.write(3, key="a")
     box.write(1, key="b")
-    receiver = Receiver()
-    assert drained(storage, receiver).sent == sent + 1
+    assert sent(storage, Receiver()) == count + 1
     assert box.where(1) == ["dead"]
-    storage.close()
     box.check_books()
+
+
+@pytest.mark.parametrize(("on_dead", "count"), [("block", 0), ("skip", 1)])
+def test_keys_are_free_once_dead_letters_no_longer_block(
+    box: Box, make_storage: MakeStorage, on_dead: str, count: int
+) -> None:
+    box.write(2, key="a")
+    drained(make_storage(), Receiver(lambda message: DEAD))
+    assert sent(make_storage(on_dead=on_dead), Receiver()) == count
+    assert len(busy(box)) == 1 - count
+
+
+def test_a_key_of_which_nothing_is_left_loses_its_row(box: Box, storage: Store) -> None:
+    box.write(2, key="a")
+    drained(storage, Receiver(lambda message: FAILED))
+    box.rows("SELECT outbox_cancel(ARRAY(SELECT id FROM outbox_messages))")
+    assert busy(box) == [("a", False)]
+    assert [row.total for row in storage.due(10)] == [1]
+    assert take(storage, {"orders": 10}) == []
+    assert busy(box) == []
 
 
 def test_a_scheduled_message_holds_only_what_is_behind_it(box: Box, storage: Store) -> None:
@@ -135,33 +213,31 @@ def test_a_scheduled_message_holds_only_what_is_behind_it(box: Box, storage: Sto
     box.write(1, key="a", delay=3600)
     box.write(2, key="a")
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 2
-    assert drained(storage, receiver).sent == 0
-    assert box.where(3) == ["waiting"]
-    box.rows("UPDATE outbox_waiting SET due = now(), since = now() RETURNING 1")
-    assert drained(storage, receiver).sent == 3
+    assert sent(storage, receiver) == 2
+    assert sent(storage, receiver) == 0
+    assert box.where(3) == ["held"]
+    end_waits(box)
+    assert sent(storage, receiver) == 3
     assert numbers(box, receiver) == [1, 2, 3, 4, 5]
     box.check_books()
 
 
-def test_a_message_without_attempts_left_dies_and_does_not_lose_those_behind_it(
-    box: Box, settings: MakeSettings
+def test_a_message_that_is_too_large_dies_and_does_not_lose_those_behind_it(
+    box: Box, make_storage: MakeStorage
 ) -> None:
-    destinations = {"orders": {"url": "redis+stream://localhost/x", "on_dead": "skip", "max_bytes": 100}}
-    storage = Store.connect(settings(database_schema=box.schema, destinations=destinations))
+    storage = make_storage(on_dead="skip", max_bytes=100)
     box.write(1, key="a", text="x" * 5_000_000)
     box.write(2, key="a")
-    assert drained(storage, Receiver()).sent == 2
+    assert sent(storage, Receiver()) == 2
     assert box.where(1) == ["dead"]
-    storage.close()
 
 
 def test_a_newer_message_replaces_one_that_failed(box: Box, storage: Store) -> None:
     box.write(1, key="a", latest=True)
-    drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
+    drained(storage, Receiver(lambda message: FAILED))
     box.write(1, key="a", latest=True)
     drained(storage, Receiver())
-    box.rows("UPDATE outbox_waiting SET due = now() RETURNING 1")
+    end_waits(box)
     receiver = Receiver()
     drained(storage, receiver)
     assert [box.where(1), box.where(2)] == [["discarded"], ["sent"]]
@@ -172,14 +248,12 @@ def test_nothing_is_due_while_a_writer_may_still_write_before_it(box: Box, stora
     with psycopg.connect(box.url) as early:
         box.write(1, on=early, key="a")
         box.write(2, key="a")
-        assert storage.anything_due()
-        assert drained(storage, Receiver()).sent == 0
-        assert not storage.anything_due()
+        assert [row.total for row in storage.due(10)] == [0]
+        assert sent(storage, Receiver()) == 0
         assert box.where(2) == ["ready"]
         early.commit()
-    assert storage.anything_due()
-    assert drained(storage, Receiver()).sent == 3
-    assert not storage.anything_due()
+    assert [row.fresh for row in storage.due(10)] == [3]
+    assert sent(storage, Receiver()) == 3
 
 
 def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Store) -> None:
@@ -187,79 +261,74 @@ def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Stor
     box.write(1, key="b")
     with psycopg.connect(box.url) as other:
         other.execute(f"SELECT FROM {box.schema}.outbox_ready WHERE seq = 1 FOR UPDATE")
-        assert drained(storage, Receiver()).sent == 1
+        assert sent(storage, Receiver()) == 1
     receiver = Receiver()
-    assert drained(storage, receiver).sent == 3
+    assert sent(storage, receiver) == 3
     assert numbers(box, receiver) == [1, 2, 3]
 
 
-def test_a_flood_of_one_kind_does_not_starve_the_other(box: Box, storage: Store) -> None:
-    box.write(100)
-    for n in range(100):
-        box.write(1, key=f"k{n}")
-    token = "00000000-0000-4000-8000-000000000005"
-    kinds = [{row.key is None for row in storage.claim({"orders": 20}, token, lambda _: [])[0]} for _ in range(2)]
-    assert kinds == [{False}, {True}]
-
-
-@pytest.mark.parametrize("how", ["is taken back", "is ended early"])
-def test_a_key_is_busy_while_another_has_not_committed_what_it_does_to_its_lease(
-    box: Box, storage: Store, how: str
+@pytest.mark.parametrize("how", ["free", "held"])
+def test_what_an_application_takes_back_makes_no_take_wait(
+    box: Box, storage: Store, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box.write(1, key="a")
-    assert len(_claim(storage)) == 1
-    box.write(1, key="a")
-    past = "UPDATE outbox_leases SET locked_until = clock_timestamp() - interval '1 second'"
-    with psycopg.connect(box.url, options=f"-c search_path={box.schema}") as other:
-        if how == "is taken back":
-            box.connection.execute(past)
-            box.run("claim/expire.sql", other, most=10, messages=10, since="-infinity")
-        else:
-            other.execute(past.encode())
-        assert _claim(storage) == []
-        other.commit()
-        if how == "is ended early":
-            storage._look_after = dict  # type: ignore[method-assign]
-            assert _claim(storage) == []
-
-
-@pytest.mark.parametrize("step", [Step.SENT, Step.DISCARDED])
-def test_a_settle_marks_what_was_held_while_it_waited(box: Box, storage: Store, step: Step) -> None:
+    """The first message of a key is locked: what is behind it waits, and other keys do not."""
     box.write(2, key="a")
-    [bundle] = _claim(storage)
-    verdicts = [Verdict(Ticket(id, 1, ""), step, code="done") for id in storage.begin(bundle)]
-    with ThreadPoolExecutor(1) as pool, psycopg.connect(box.url) as claim:
-        claim.execute(f"SET search_path = {box.schema}")
-        claim.execute("SELECT FROM outbox_leases FOR KEY SHARE")
-        settled = pool.submit(storage.settle, bundle.lease, "orders", verdicts)
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-        eventually(lambda: box.value(waits, f'%"{box.schema}".outbox_leases%') == 1)
-        claim.execute(
-            "INSERT INTO outbox_held (destination, key, seq, since, size) VALUES ('orders', 'a', 3, now(), 2)"
-        )
-        claim.commit()
-        settled.result()
-    assert box.rows("SELECT seq, free FROM outbox_held") == [(3, True)]
+    if how == "held":
+        drained(storage, Receiver(lambda message: FAILED))
+    with box.transaction() as application:
+        assert application.execute(
+            "SELECT outbox_cancel(ARRAY(SELECT id FROM outbox_messages WHERE seq = 1))"
+        ).fetchall()
+        box.write(1, key="b")
+        began = time.monotonic()
+        receiver = Receiver()
+        assert sent(storage, receiver) == 1
+        assert time.monotonic() - began < 2
+        application.rollback()
+    end_waits(box)
+    assert sent(storage, receiver) == 2
+    assert numbers(box, receiver) == [3, 1, 2]
+    box.check_books()
 
 
-def test_a_settle_waits_for_nobody_who_has_locked_what_is_held(box: Box, storage: Store) -> None:
-    """It leaves a note, and the next claim marks the row."""
-    box.write(2, key="a")
-    [bundle] = _claim(storage)
+@pytest.mark.parametrize("head", ["scheduled", "failed", "dead"])
+def test_a_head_that_is_taken_back_in_a_long_transaction_frees_its_key_at_once(
+    box: Box, storage: Store, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others take meanwhile, and go on behind the time at which it was taken back."""
+    monkeypatch.setattr(takes, "FREED_LATELY", timedelta(0))
+    box.write(1, key="a", delay=3600 if head == "scheduled" else None)
     box.write(1, key="a")
-    box.write(1, key="b")
-    assert len(_claim(storage)) == 1
-    with psycopg.connect(box.url) as other:
-        other.execute(f"SELECT FROM {box.schema}.outbox_held WHERE seq = 3 FOR UPDATE")
-        sent = [Verdict(Ticket(id, 1, ""), Step.SENT) for id in storage.begin(bundle)]
-        assert storage.settle(bundle.lease, "orders", sent)
-        assert _claim(storage) == []
-    assert box.rows("SELECT destination, key FROM outbox_freed") == [("orders", "a")]
-    receiver = Receiver()
-    assert storage.anything_due()
-    assert drained(storage, receiver).sent == 1
-    assert numbers(box, receiver) == [3]
-    assert not box.rows("SELECT FROM outbox_freed")
+    answer = DEAD if head == "dead" else FAILED
+    drained(storage, Receiver(lambda message: answer))
+    assert [box.where(1), box.where(2)] == [["dead" if head == "dead" else "held"], ["held"]]
+    with box.transaction() as application:
+        first = "ARRAY(SELECT id FROM outbox_messages WHERE seq = 1)"
+        discard = f"SELECT outbox_discard({first}, true, 'infinity', '{{}}', 'gone', 'gone')"
+        assert application.execute(discard.encode()).fetchall()
+        assert sent(storage, Receiver()) == 0
+        application.commit()
+    assert [row.held for row in storage.due(10)] == [1]
+    assert sent(storage, Receiver()) == 1
+    assert busy(box) == []
+
+
+@pytest.mark.parametrize("keys", [1, 3])
+def test_takes_of_each_kind_come_in_turns(box: Box, storage: Store, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(storage.takes._sizes, "orders", (10, 10))
+    box.write(100)
+    for n in range(30):
+        box.write(1, key=f"k{n % keys}")
+    kinds = [{message.key is None for message in take_batch(storage).messages} for _ in range(2)]
+    assert kinds == [{True}, {False}]
+
+
+def test_a_batch_has_a_beginning_of_each_key(box: Box, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(storage.takes._sizes, "orders", (6, 3))
+    for key in ("a", "a", "a", "a", "b", "c"):
+        box.write(1, key=key)
+    assert [message.seq for message in take_batch(storage).messages] == [1, 2, 3, 5, 6]
+    assert box.where(4) == ["held"]
 
 
 class Ordered:
@@ -300,15 +369,15 @@ def _transaction(chance: random.Random) -> Transaction:
     return Transaction([{"key": key} for key in keys], fate / 20, rolled_back=fate < 0.1)
 
 
-@pytest.mark.parametrize("window", [1000, 8])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", [(1000, 100), (8, 3)])
+@pytest.mark.parametrize("seed", range(3))
 def test_order_holds_in_a_race(
-    box: Box, storages: list[Store], seed: int, window: int, monkeypatch: pytest.MonkeyPatch
+    box: Box, storages: list[Store], seed: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (lanes, keyed):
+    for module in (lanes, places):
         monkeypatch.setattr(module, "FRONT", 1e9)  # no look from the front comes to help
-    monkeypatch.setattr(claim, "BATCH", window)
-    monkeypatch.setattr(claim, "LEAST", window)
+    for each in storages:
+        each.takes._sizes["orders"] = size
     destination, chance = Ordered(box, seed), random.Random(seed)
     plans = [[_transaction(chance) for _ in range(25)] for _ in range(8)]
 
@@ -324,6 +393,7 @@ def test_order_holds_in_a_race(
 
     race(box, storages, destination, plans, [take_back])
     assert destination.faults == []
+    assert busy(box) == []
     of = {str(id): seq for id, seq in box.rows("SELECT id, seq FROM outbox_messages")}
     for ids in destination.first.values():
         found = [of[id] for id in ids]

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from outbox_tasks.model import Step
 from outbox_tasks.relay.store import Store
 from tests.storage.conftest import Box
 from tests.storage.people import Acting, Finding, Wanted
+from tests.storage.relaying import Receiver, drained
+from tests.storage.relaying import storage as storage
 from tests.storage.test_acts import ANN, bury, counted, entry, history, ids
 from tests.storage.test_acts import acting as acting
-from tests.storage.test_drain import Receiver, drained
-from tests.storage.test_drain import storage as storage
 from tests.storage.test_find import finding as finding
 from tests.storage.test_find import seqs
 
@@ -44,7 +45,7 @@ class TestReplay:
         note = history(box, 3)[0]
         assert (note["what"], note["of"], note["by"], note["entry"]) == ("replayed", copies[0]["of"], "ann", number)
         receiver = Receiver()
-        assert drained(storage, receiver).sent == 2
+        assert drained(storage, receiver)[Step.SENT] == 2
         first = next(message for message in receiver.got if message.key == "a")
         assert (first.payload, first.id, first.aggregate_id, first.age < 60) == (
             b'{"a": 1}',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter, defaultdict, deque
@@ -17,11 +18,23 @@ import pytest
 from outbox_tasks.model import LeasedMessage, Outcome, content
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Begun, Run, Runs
+from outbox_tasks.relay.store.takes import Batch
 from tests.conftest import MakeSettings, eventually
 from tests.storage.conftest import Box
 from tests.storage.race import Died, Transaction, race
-from tests.storage.running import SAME, begin_of, begun, ending, hand_over, handed, run_of, run_out, sending
-from tests.storage.test_drain import storage as storage
+from tests.storage.relaying import storage as storage
+from tests.storage.running import (
+    SAME,
+    anything_due,
+    begin_of,
+    begun,
+    ending,
+    hand_over,
+    handed,
+    run_of,
+    run_out,
+    sending,
+)
 from tests.storage.test_runs import runs as runs
 
 
@@ -44,10 +57,16 @@ def waits(box: Box) -> Callable[[], bool]:
     return lambda: bool(box.value(waiting, box.schema))
 
 
-def settle_of(bundle: Any) -> dict[str, Any]:
-    """The parameters of a settle: the broker has all tasks of the bundle."""
-    tickets = ", ".join(f'{{"id": "{t.id}", "step": "handed", "wait": 100, "attempt": 1}}' for t in bundle.tickets)
-    return {"token": bundle.lease, "destination": "orders", "patience": 10, "said": f"[{tickets}]"}
+def settle_of(batch: Batch) -> dict[str, Any]:
+    """The parameters of a settle: the broker has all tasks of the batch."""
+    verdicts = [{"seq": m.seq, "step": "handed", "wait": 100, "attempt": 1} for m in batch.messages]
+    return {
+        "token": batch.token,
+        "destination": "orders",
+        "blocks": True,
+        "patience": 10,
+        "verdict": json.dumps(verdicts),
+    }
 
 
 @pytest.mark.parametrize("settled", [False, True], ids=["before the settle", "handed over"])
@@ -73,9 +92,9 @@ def test_of_two_copies_one_begins(
     box.check_books()
 
 
-def test_two_tasks_of_a_bundle_begin_at_once(box: Box, storage: Store, runs: Runs, pool: ThreadPoolExecutor) -> None:
+def test_two_tasks_of_a_batch_begin_at_once(box: Box, storage: Store, runs: Runs, pool: ThreadPoolExecutor) -> None:
     box.write(3)
-    bundle = sending(storage)
+    batch = sending(storage)
     with somebody(box) as other:
         box.run("run/begin.sql", other, **begin_of(run_of(box, 1)))
         second = pool.submit(begun, box, runs, 2)
@@ -83,7 +102,7 @@ def test_two_tasks_of_a_bundle_begin_at_once(box: Box, storage: Store, runs: Run
         other.commit()
     assert runs.done(second.result(10))
     assert box.value("SELECT seqs FROM outbox_leases") == [3]
-    assert storage.settle(bundle.lease, "orders", handed(bundle)) == {bundle.tickets[2].id}
+    assert storage.settle(batch.token, "orders", handed(batch))[0] == {3}
     box.check_books()
 
 
@@ -92,9 +111,9 @@ def test_a_copy_begins_while_the_relay_settles(
     box: Box, storage: Store, runs: Runs, pool: ThreadPoolExecutor, count: int
 ) -> None:
     box.write(count)
-    bundle = sending(storage)
+    batch = sending(storage)
     with somebody(box) as relay:
-        assert len(box.run("deliver/settle.sql", relay, **settle_of(bundle))) == count
+        assert len(box.run("deliver/settle.sql", relay, **settle_of(batch))) == count
         copy = pool.submit(begun, box, runs, 1)
         eventually(waits(box))
         relay.commit()
@@ -105,13 +124,13 @@ def test_a_copy_begins_while_the_relay_settles(
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_relay_settles_while_a_copy_begins(box: Box, storage: Store, pool: ThreadPoolExecutor, count: int) -> None:
     box.write(count)
-    bundle = sending(storage)
+    batch = sending(storage)
     with somebody(box) as worker:
         assert len(box.run("run/begin.sql", worker, **begin_of(run_of(box, 1)))) == 1
-        settled = pool.submit(storage.settle, bundle.lease, "orders", handed(bundle))
+        settled = pool.submit(storage.settle, batch.token, "orders", handed(batch))
         eventually(waits(box))
         worker.commit()
-    assert settled.result(10) == {ticket.id for ticket in bundle.tickets[1:]}
+    assert settled.result(10)[0] == {message.seq for message in batch.messages[1:]}
     assert box.value("SELECT state FROM outbox_runs WHERE seq = 1") == "running"
     box.check_books()
 
@@ -163,7 +182,7 @@ def test_what_is_held_while_the_run_before_it_ends_is_not_forgotten(
             application.rollback()
     if not commits:
         hand_over(storage)  # the mark goes
-        assert not storage.anything_due()
+        assert not anything_due(storage)
         assert runs.done(run)
     hand_over(storage)
     assert [box.where(1), box.where(2)[:1]] == [["sent"], ["runs"]]
@@ -200,16 +219,17 @@ class Broker:
         try:
             id, said = self.copies.popleft()
         except IndexError:
-            return threading.Event().wait(0.002) and None
+            threading.Event().wait(0.002)
+            return
         run = Run(id, str(uuid4()))
         began = runs.begin(run, said, 60)
         if began is None:
-            return None
+            return
         if began.key:
             self.begun[began.key].append(id)
         fate = self.fate()
         if fate < 0.1:
-            return None  # the worker is killed
+            return  # the worker is killed
         if fate < 0.2:
             runs.retry(run, {"text": f"[{fate}]", "headers": {}, "content_type": "x"}, 0, "OSError", "busy")
         elif fate < 0.25 and runs.requeue(run, 100):
@@ -217,7 +237,6 @@ class Broker:
         elif runs.discard(run, "ignored", "") if fate < 0.35 else runs.done(run):
             with self.lock:
                 self.ended[id] += 1
-        return None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -240,7 +259,7 @@ def test_every_task_ends_once_and_those_of_a_key_in_order(box: Box, settings: Ma
                 f"UPDATE {box.schema}.outbox_runs SET locked_until = now() WHERE random() < 0.5".encode()
             )
 
-    others = [lambda runs=runs: broker.work(runs) for runs in workers]  # type: ignore[misc]
+    others = [lambda runs=runs: broker.work(runs) for runs in workers]
     written = race(box, storages, broker, plans, [*others, lose])
     for one in (*storages, *workers):
         one.close()

@@ -8,15 +8,27 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_tasks.model import Step, Ticket, Verdict, content
+from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Run, Runs
 from outbox_tasks.settings import Settings
+from tests.claims import keep_house, take
 from tests.conftest import MakeSettings
 from tests.storage.conftest import AT_WORK, Box
-from tests.storage.running import SAME, begun, ending, hand_over, handed, message, run_of, run_out, sending
-from tests.storage.test_drain import _claim
-from tests.storage.test_drain import storage as storage
+from tests.storage.race import end_waits
+from tests.storage.relaying import storage as storage
+from tests.storage.running import (
+    SAME,
+    anything_due,
+    begun,
+    ending,
+    hand_over,
+    handed,
+    message,
+    run_of,
+    run_out,
+    sending,
+)
 
 COPY = {"text": "[1]", "headers": {"n": "2"}, "content_type": "text/x"}
 
@@ -85,24 +97,40 @@ def test_a_late_token_changes_nothing(box: Box, storage: Store, runs: Runs, how:
     assert everything(box) == before
 
 
-@pytest.fixture
-def skipping(box: Box, settings: MakeSettings) -> Iterator[Store]:
-    """A storage whose tasks don't wait for a dead one of their key."""
-    destinations = {"orders": {"url": "celery://?task=a.b", "confirm": "run", "on_dead": "skip"}}
+def supervising(box: Box, settings: MakeSettings, on_dead: str) -> Iterator[Store]:
+    destinations = {"orders": {"url": "celery://?task=a.b", "confirm": "run", "on_dead": on_dead}}
     made = Store.connect(settings(database_schema=box.schema, destinations=destinations))
     yield made
     made.close()
 
 
+@pytest.fixture
+def skipping(box: Box, settings: MakeSettings) -> Iterator[Store]:
+    """A storage whose tasks don't wait for a dead one of their key."""
+    yield from supervising(box, settings, "skip")
+
+
+@pytest.fixture
+def blocking(box: Box, settings: MakeSettings) -> Iterator[Store]:
+    """A storage whose tasks do."""
+    yield from supervising(box, settings, "block")
+
+
+def redrive(box: Box, seq: int) -> None:
+    nobody = {"until": None, "entry": None, "person": "", "reason": "", "token": None, "duration": None}
+    box.run("act/redrive.sql", ids=[run_of(box, seq).id], **nobody)
+
+
 @pytest.mark.parametrize("how", ["done", "discarded", "failed"])
-def test_a_key_is_free_once_the_run_before_it_is_over(box: Box, skipping: Store, runs: Runs, how: str) -> None:
+def test_a_key_is_free_once_the_run_before_it_is_over(box: Box, skipping: Store, how: str) -> None:
+    runs = Runs(skipping.engine, skipping.settings)
     box.write(2, key="a")
     assert hand_over(skipping) == 1, "one task of a key at a time"
     run = begun(box, runs, 1)
     assert hand_over(skipping) == 0
-    assert (box.where(2), skipping.anything_due()) == (["held"], False)
+    assert (box.where(2), anything_due(skipping)) == (["held"], False)
     assert ENDS[how][0](runs, run)
-    assert skipping.anything_due()
+    assert anything_due(skipping)
     hand_over(skipping)
     assert box.where(2) == ["runs"]
     box.check_books()
@@ -118,7 +146,7 @@ def test_a_run_that_comes_again_goes_before_the_others_of_its_key(
     for _ in range(2):
         hand_over(skipping)
         assert box.where(2) == ["held"]
-        box.connection.execute("UPDATE outbox_waiting SET due = now()")
+        end_waits(box)
     copy = content(b"[1]", {"n": "2"}) if how == "retried" else SAME
     run = run_of(box, 1)
     assert runs.begin(run, copy, 60) is not None
@@ -131,9 +159,9 @@ def test_its_own_retry_says_what_the_new_copy_says(box: Box, storage: Store, run
     box.write(1)
     hand_over(storage)
     assert runs.retry(begun(box, runs, 1), COPY, 3600, "OSError", "busy")
-    row = "SELECT payload, headers, content_type, deliver_at = due, w.size, w.attempts FROM outbox_messages m "
-    assert box.rows(f"{row} JOIN outbox_waiting w USING (seq)") == [(b"[1]", {"n": "2"}, "text/x", True, 3, 0)]
-    box.connection.execute("UPDATE outbox_waiting SET due = now()")
+    row = "SELECT payload, headers, content_type, deliver_at = due, w.attempts FROM outbox_messages m "
+    assert box.rows(f"{row} JOIN outbox_waiting w USING (seq)") == [(b"[1]", {"n": "2"}, "text/x", True, 0)]
+    end_waits(box)
     assert hand_over(storage) == 1
     assert runs.begin(run_of(box, 1), SAME, 60) is None, "a copy from before the retry"
     assert box.value("SELECT state FROM outbox_runs") == "handed over"
@@ -141,12 +169,12 @@ def test_its_own_retry_says_what_the_new_copy_says(box: Box, storage: Store, run
 
 
 class TestBeginBeforeTheRelayHasSettled:
-    def test_it_leaves_the_others_of_its_bundle(self, box: Box, storage: Store, runs: Runs) -> None:
+    def test_it_leaves_the_others_of_its_batch(self, box: Box, storage: Store, runs: Runs) -> None:
         box.write(3)
-        bundle = sending(storage)
+        batch = sending(storage)
         run = begun(box, runs, 2)
         assert box.value("SELECT seqs FROM outbox_leases") == [1, 3]
-        assert storage.settle(bundle.lease, "orders", handed(bundle)) == {bundle.tickets[n].id for n in (0, 2)}
+        assert storage.settle(batch.token, "orders", handed(batch))[0] == {1, 3}
         assert box.rows("SELECT seq, state FROM outbox_runs ORDER BY seq") == [
             (1, "handed over"), (2, "running"), (3, "handed over"),
         ]  # fmt: skip
@@ -155,19 +183,43 @@ class TestBeginBeforeTheRelayHasSettled:
 
     def test_the_last_one_ends_the_lease(self, box: Box, storage: Store, runs: Runs) -> None:
         box.write(2)
-        bundle = sending(storage)
+        batch = sending(storage)
         assert [runs.done(begun(box, runs, seq)) for seq in (1, 2)] == [True, True]
         assert box.value("SELECT count(*) FROM outbox_leases") == 0
-        assert storage.settle(bundle.lease, "orders", handed(bundle)) == set()
+        assert storage.settle(batch.token, "orders", handed(batch))[0] == set()
+        box.check_books()
+
+    @pytest.mark.parametrize("settled", ["while it runs", "when it has ended", "when the next one runs"])
+    def test_the_next_task_of_its_key_waits_for_its_end(
+        self, box: Box, storage: Store, runs: Runs, settled: str
+    ) -> None:
+        def settle_now(when: str) -> None:
+            if settled == when:
+                assert storage.settle(batch.token, "orders", handed(batch))[0] == set()
+
+        box.write(1, key="a")
+        batch = sending(storage)
+        run = begun(box, runs, 1)
+        box.write(1, key="a")
+        assert hand_over(storage) == 0
+        settle_now("while it runs")
+        assert hand_over(storage) == 0
+        assert runs.done(run)
+        settle_now("when it has ended")
+        assert hand_over(storage) == 1
+        settle_now("when the next one runs")
+        box.write(1, key="a")
+        assert hand_over(storage) == 0
+        assert [box.where(seq) for seq in (1, 2, 3)] == [["sent"], ["runs"], ["held"]]
         box.check_books()
 
     def test_the_broker_is_within_reach_and_the_task_was_heard_of(self, box: Box, storage: Store, runs: Runs) -> None:
         box.write(1)
-        bundle = sending(storage)
-        outage = Verdict(Ticket(bundle.tickets[0].id, 1, ""), Step.OUTAGE, 0.0, "down", "no answer")
-        storage.settle(bundle.lease, "orders", [outage])
+        batch = sending(storage)
+        outage = Verdict(batch.messages[0], Step.OUTAGE, 0.0, "down", "no answer")
+        storage.settle(batch.token, "orders", [outage])
         box.connection.execute("UPDATE outbox_trouble SET unheard = 1")
-        box.connection.execute("UPDATE outbox_waiting SET due = now()")
+        end_waits(box)
         sending(storage)
         begun(box, runs, 1)
         assert box.rows("SELECT outages, unheard FROM outbox_trouble") == [(0, 0)]
@@ -176,9 +228,9 @@ class TestBeginBeforeTheRelayHasSettled:
         box.write(1)
         hand_over(storage)
         run_out(box)
-        [bundle] = _claim(storage)
+        [single] = take(storage, {"orders": 1})
         assert runs.begin(run_of(box, 1), SAME, 60) is None
-        assert storage.begin(bundle)
+        assert storage.begin(single.token, "orders")
         assert runs.begin(run_of(box, 1), SAME, 60) is not None
 
 
@@ -193,7 +245,7 @@ class TestRunsOut:
             assert box.rows("SELECT attempts FROM outbox_runs") == [(1,)]
             run_out(box)
         assert waits == [1, 2, 4, 8]
-        storage.claim({}, "", lambda rows: [])
+        keep_house(storage)
         assert box.rows("SELECT attempts, unheard, code FROM outbox_trouble") == [(0, 4, "not_started")]
         assert box.where(1) == ["ready"]
 
@@ -213,7 +265,7 @@ class TestRunsOut:
         box.write(2, key="a")
         hand_over(storage)
         run_out(box)
-        assert len(_claim(storage)) == 1
+        assert sending(storage).messages[0].seq == 1
         assert box.where(1) == ["leases"]
         box.check_books()
 
@@ -221,13 +273,42 @@ class TestRunsOut:
         box.write(1)
         hand_over(storage)
         run_out(box)
-        bundle = sending(storage)
-        dead = Verdict(Ticket(bundle.tickets[0].id, 1, ""), Step.DEAD, 0.0, "bad", "never")
-        storage.settle(bundle.lease, "orders", [dead])
-        nobody = {"until": None, "entry": None, "person": "", "reason": "", "token": None, "duration": None}
-        box.run("act/redrive.sql", ids=[bundle.tickets[0].id], **nobody)
+        batch = sending(storage)
+        dead = Verdict(batch.messages[0], Step.DEAD, 0.0, "bad", "never")
+        storage.settle(batch.token, "orders", [dead])
+        redrive(box, 1)
         hand_over(storage)
         assert box.value("SELECT date_part('epoch', locked_until - handed_at) < 101 FROM outbox_runs")
+
+
+def test_a_redriven_task_goes_before_what_it_held_up(box: Box, blocking: Store) -> None:
+    runs = Runs(blocking.engine, blocking.settings)
+    box.write(2, key="a")
+    hand_over(blocking)
+    assert runs.dead(begun(box, runs, 1), "ValueError", "no such order", None)
+    box.write(1, key="a")
+    assert hand_over(blocking) == 0
+    redrive(box, 1)
+    for seq in (1, 2, 3):
+        assert hand_over(blocking) == 1
+        assert [box.where(behind) for behind in range(seq + 1, 4)] == [["held"]] * (3 - seq)
+        assert runs.done(begun(box, runs, seq))
+    box.check_books()
+
+
+def test_a_task_may_be_redriven_while_a_later_one_runs(box: Box, skipping: Store) -> None:
+    runs = Runs(skipping.engine, skipping.settings)
+    box.write(3, key="a")
+    hand_over(skipping)
+    assert runs.dead(begun(box, runs, 1), "ValueError", "no such order", None)
+    assert hand_over(skipping) == 1
+    later = begun(box, runs, 2)
+    redrive(box, 1)
+    assert hand_over(skipping) == 0
+    assert runs.done(later)
+    assert hand_over(skipping) == 1
+    assert [box.where(seq) for seq in (1, 2, 3)] == [["runs"], ["sent"], ["held"]]
+    box.check_books()
 
 
 class TestInTheTransactionOfTheApplication:
@@ -275,7 +356,7 @@ class TestInTheTransactionOfTheApplication:
             assert hand_over(storage) == 0
             assert box.where(2) == ["held"]
             assert len(box.run("run/end.sql", application, **ending(run))) == 1
-        assert storage.anything_due()
+        assert anything_due(storage)
         assert hand_over(storage) == 1
         assert box.where(2) == ["runs"]
-        assert not storage.anything_due()
+        assert not anything_due(storage)

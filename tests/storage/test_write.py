@@ -20,7 +20,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
 from outbox_tasks.model import MAX_HEADERS
-from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from tests.conftest import eventually
 from tests.integration.sessions import configure_django
 from tests.storage.conftest import Box
@@ -129,16 +128,16 @@ class TestPlace:
     def test_due_now_it_is_ready(self, box: Box, verb: str) -> None:
         write(box, verb, priority="low")
         assert box.where(1) == ["ready"]
-        query = "SELECT xmin::text = xid::text, since = created_at, size, r.priority, attempts, alone, r.latest, r.key "
-        found = box.rows(f"{query} FROM outbox_ready r JOIN outbox_messages USING (seq)".replace("xmin", "r.xmin"))
-        assert found == [(True, True, 5, -1, 0, False, False, None)]
+        query = "SELECT r.xmin::text = xid::text, since = created_at, size, r.priority, attempts, alone, r.key "
+        found = box.rows(f"{query} FROM outbox_ready r JOIN outbox_messages USING (seq)")
+        assert found == [(True, True, 5, -1, 0, False, None)]
 
     @pytest.mark.parametrize("when", [{"delay": 60.0}, {"deliver_at": "2030-01-01T00:00:00+00:00"}], ids=str)
     def test_due_later_it_waits(self, box: Box, verb: str, when: dict[str, Any]) -> None:
         write(box, verb, **when)
         assert box.where(1) == ["waiting"]
-        query = "SELECT due = deliver_at, since = due, size FROM outbox_waiting JOIN outbox_messages USING (seq)"
-        assert box.rows(query) == [(True, True, 5)]
+        query = "SELECT due = deliver_at, since = due FROM outbox_waiting JOIN outbox_messages USING (seq)"
+        assert box.rows(query) == [(True, True)]
 
     def test_due_in_the_past_it_is_ready_and_as_old_as_it_is(self, box: Box, verb: str) -> None:
         write(box, verb, deliver_at="2020-01-01T00:00:00+00:00")
@@ -311,18 +310,23 @@ class TestLimits:
         write(box, verb, event_type=LONG * 255, key=LONG * 255, headers=headers, **most)
         assert len(messages(box)) == 1
 
-    def test_a_lease_is_small(self, box: Box) -> None:
-        with pytest.raises(psycopg.errors.CheckViolation):
-            box.lease(LARGEST_BUNDLE + 1)
-        box.lease(LARGEST_BUNDLE)
+    def test_a_lease_has_few_messages_and_at_least_one(self, box: Box) -> None:
+        lease = "INSERT INTO outbox_leases SELECT gen_random_uuid(), now(), now(), 'orders', 'a', {} RETURNING 1"
+        for seqs in ("array_agg(n) FROM generate_series(1, 1001) AS n", "'{}'"):
+            with pytest.raises(psycopg.errors.CheckViolation):
+                box.rows(lease.format(seqs))
+        box.rows(lease.format("array_agg(n) FROM generate_series(1, 1000) AS n"))
 
-    def test_a_claim_takes_back_so_many_messages_at_once(self, box: Box) -> None:
-        box.lease(*[3] * 4, seconds=0.0)
-        for left in (2, 1, 0):
-            before = box.value("SELECT count(*) FROM outbox_leases")
-            box.run("claim/expire.sql", most=10, messages=(4 if before == 4 else 1), since="-infinity")
+    def test_one_look_takes_back_so_many_leases_and_messages(self, box: Box) -> None:
+        box.write(12)
+        box.rows("DELETE FROM outbox_ready RETURNING 1")
+        lease = "INSERT INTO outbox_leases SELECT gen_random_uuid(), now(), NULL, 'orders', 'a', ARRAY[n, n+1, n+2]"
+        box.rows(f"{lease} FROM generate_series(1, 10, 3) AS n RETURNING 1")
+        for most, messages, left in ((2, 100, 2), (10, 1, 1), (10, 100, 0)):
+            box.run("claim/expire.sql", most=most, messages=messages, since="-infinity")
             assert box.value("SELECT count(*) FROM outbox_leases") == left
         assert box.value("SELECT count(*) FROM outbox_ready") == 12
+        box.check_books()
 
 
 class TestRole:

@@ -15,10 +15,9 @@ import pytest
 from kombu.message import Message
 
 import outbox_tasks
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, WAIT
+from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, MAINTAIN_TASK, PUBLISH_TASK, WAIT
 from outbox_tasks.cli.web import web
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
-from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.message_checks import checked
 
 PACKAGE = Path(outbox_tasks.__file__).parent
@@ -92,7 +91,6 @@ class Evil:
 
 
 ID, LEASE = str(uuid4()), str(uuid4())
-ROW = [ID, 0, "order.created"]
 SINGLE = ["order.created", "orders", 0, LEASE]
 HUGE = "x" * 1_000_000
 
@@ -120,11 +118,19 @@ def take(message: Message, run: list[Message]) -> None:
 
 
 FORGED: dict[str, Message] = {
-    "more rows than a bundle has": arrival(BUNDLE_TASK, ["orders", LEASE, [ROW] * (LARGEST_BUNDLE + 1)]),
-    "no rows": arrival(BUNDLE_TASK, ["orders", LEASE, []]),
-    "a row of another kind": arrival(BUNDLE_TASK, ["orders", LEASE, [{"id": ID}]]),
-    "an id with SQL in it": arrival(BUNDLE_TASK, ["orders", LEASE, [[f"{ID}' OR true --", 0, "a"]]]),
-    "an id with a newline at its end": arrival(BUNDLE_TASK, ["orders", LEASE, [[f"{ID}\n", 0, "a"]]]),
+    "a drain without a destination": arrival(DRAIN_TASK, []),
+    "a drain of a destination that is a list": arrival(DRAIN_TASK, [["orders"], LEASE]),
+    "a drain of a destination without a name": arrival(DRAIN_TASK, ["", LEASE]),
+    "a drain with NUL in its destination": arrival(DRAIN_TASK, ["or\0ders", LEASE]),
+    "a slot with SQL in it": arrival(DRAIN_TASK, ["orders", f"{LEASE}' OR true --"]),
+    "a slot with a newline at its end": arrival(DRAIN_TASK, ["orders", f"{LEASE}\n"]),
+    "a slot that is a number": arrival(DRAIN_TASK, ["orders", 7]),
+    "a slot that is null": arrival(DRAIN_TASK, ["orders", None]),
+    "two slots": arrival(DRAIN_TASK, ["orders", LEASE, LEASE]),
+    "a drain with keywords": arrival(DRAIN_TASK, ["orders", LEASE], {"seconds": 10**9}),
+    "a message too few": arrival(PUBLISH_TASK, SINGLE[:3]),
+    "an id with a newline at its end": arrival(PUBLISH_TASK, SINGLE, id=f"{ID}\n"),
+    "time limits of its own": arrival(PUBLISH_TASK, SINGLE, timelimit=[1, 1]),
     "an attempt that is true": arrival(PUBLISH_TASK, ["a", "orders", True, LEASE]),
     "an attempt below zero": arrival(PUBLISH_TASK, ["a", "orders", -1, LEASE]),
     "an attempt with a fraction": arrival(PUBLISH_TASK, ["a", "orders", 0.5, LEASE]),
@@ -156,8 +162,9 @@ def test_a_forged_task_is_refused_in_a_short_line(
 
 def test_tasks_as_the_relay_writes_them_are_taken(run: list[Message], caplog: pytest.LogCaptureFixture) -> None:
     good = [
-        arrival(PUBLISH_TASK, SINGLE), arrival(BUNDLE_TASK, ["orders", LEASE, [ROW] * LARGEST_BUNDLE]),
-        arrival(CLAIM_TASK, []), arrival(MAINTAIN_TASK, []),
+        arrival(PUBLISH_TASK, SINGLE), arrival(PUBLISH_TASK, SINGLE, {"more": True}),
+        arrival(DRAIN_TASK, ["orders", LEASE]), arrival(DRAIN_TASK, ["orders"]), arrival(CLAIM_TASK, []),
+        arrival(MAINTAIN_TASK, []),
     ]  # fmt: skip
     for message in good:
         take(message, run)
@@ -165,7 +172,7 @@ def test_tasks_as_the_relay_writes_them_are_taken(run: list[Message], caplog: py
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("task", [PUBLISH_TASK, BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK])
+@pytest.mark.parametrize("task", [PUBLISH_TASK, DRAIN_TASK, CLAIM_TASK, MAINTAIN_TASK])
 def test_a_pickled_task_of_ours_is_refused_and_not_run_also_where_the_app_accepts_pickle(
     task: str, run: list[Message], tmp_path: Path
 ) -> None:

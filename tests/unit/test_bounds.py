@@ -70,7 +70,7 @@ def made(model: type[BaseModel], name: str, value: float) -> Any:
 
 def test_the_numbers_of_all_models_are_found() -> None:
     assert {model for model, _, _ in FOUND} >= {Settings, Destination}
-    assert {"max_in_flight", "queue_lease", "archive_retention", "rate_limit"} <= {name for _, name, _ in FOUND}
+    assert {"singles", "queue_lease", "archive_retention", "rate_limit"} <= {name for _, name, _ in FOUND}
 
 
 @ALL

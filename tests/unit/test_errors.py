@@ -138,4 +138,4 @@ def test_every_raise_gives_all_the_facts_that_the_message_needs() -> None:
 
 def test_settings_errors_are_of_the_family() -> None:
     with pytest.raises(OutboxError):
-        Settings(bundle_size=0)
+        Settings(breaker_failures=0)

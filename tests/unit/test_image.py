@@ -14,13 +14,18 @@ import pytest
 import yaml
 
 from outbox_tasks.cli import SECTIONS
-from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
 ENTRYPOINT, HEALTHY = (ROOT / "workers" / name for name in ("entrypoint.sh", "healthy.sh"))
 COMMANDS = {name for names in SECTIONS.values() for name in names}
-WORKERS = {"claim": CLAIM_QUEUE, "publish": PUBLISH_QUEUE, "maintenance": MAINTAIN_QUEUE, "feeds": FEED_QUEUE}
+WORKERS = {
+    "claim": CLAIM_QUEUE,
+    "publish": f"{PUBLISH_QUEUE} {DRAIN_QUEUE}",
+    "maintenance": MAINTAIN_QUEUE,
+    "feeds": FEED_QUEUE,
+}
 ROLES = {*WORKERS, "beat", "flower"}
 
 
@@ -69,7 +74,7 @@ def test_a_worker_of_each_role_consumes_its_queue(role: str, queue: str, tmp_pat
     code = f"from workers.{role} import app; print(*app.amqp.queues.consume_from)"
     made = {**os.environ, "OUTBOX_BROKER_URL": "memory://", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=made, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.split() == [queue], done.stderr
+    assert done.stdout.strip() == queue, done.stderr
 
 
 class TestHealth:

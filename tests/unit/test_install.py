@@ -21,15 +21,15 @@ from kombu import Exchange, Message, Queue
 from kombu.transport.memory import Channel
 
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.names import ALL_QUEUES, BUNDLE_TASK, CLAIM_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
+from outbox_tasks.broker.names import ALL_QUEUES, CLAIM_TASK, DRAIN_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.celery import install, make_app
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.worker.start_checks import check, check_pool
-from outbox_tasks.writing.nudge import broker_nudge
+from outbox_tasks.writing.broker_nudge import broker_nudge
 from tests.conftest import MakeSettings, eventually
 
-TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK, FEED_TASK)
+TASKS = (CLAIM_TASK, PUBLISH_TASK, DRAIN_TASK, MAINTAIN_TASK, FEED_TASK)
 
 MEMORY = {"broker_url": "memory://"}
 
@@ -346,7 +346,7 @@ class TestBroker:
     def test_an_unreachable_broker_is_named(self, new_app: Callable[..., Celery], settings: MakeSettings) -> None:
         app = new_app(broker_url=["redis://user:secret@localhost:1/0", "redis://localhost:2/0"])
         with pytest.raises(BrokerUnreachable, match=r"redis://user:\*\*\*@localhost:1/0;redis://localhost:2/0"):
-            Broker(app, settings()).waiting()
+            Broker(app, settings()).queued()
 
     @pytest.mark.parametrize("url", ["redis://here:1/0", ["redis://here:1/0", "redis://there:1/0"]])
     def test_settings_without_a_broker_take_the_app_s(
@@ -427,8 +427,7 @@ class TestCheck:
         app = new_app(broker_url="redis://localhost:1/0")
         resources = install(app, settings(destinations={"orders": {"url": url}}))
         with nullcontext() if reason is None else pytest.raises(ConfigurationError, match=reason):
-            check_pool(resources, SimpleNamespace(pool_cls=pool, concurrency=7))
-        assert resources.threads == (7 if pool in ("gevent", TaskPool) else 1)
+            check_pool(resources, SimpleNamespace(pool_cls=pool))
 
     def test_uses_the_broker_s_own_visibility_timeout(
         self, new_app: Callable[..., Celery], settings: MakeSettings

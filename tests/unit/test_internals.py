@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 from collections.abc import Callable
 from inspect import Parameter, signature
@@ -19,7 +18,7 @@ import pytest
 from billiard import pool
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, beat, group, signals
-from celery.app import amqp, trace
+from celery.app import amqp
 from celery.apps import worker
 from celery.concurrency import prefork
 from celery.events.dispatcher import EventDispatcher
@@ -92,13 +91,6 @@ def test_redis_reads_with_the_handlers_of_the_channel() -> None:
     assert calls(redis.MultiChannelPoller.on_readable, "handlers")
 
 
-def test_redis_asks_with_brpop_start_for_the_priority_steps_of_the_channel() -> None:
-    assert signature(redis.Channel._brpop_start).parameters.keys() == {"self", "timeout"}
-    assert calls(redis.MultiChannelPoller._register_BRPOP, "_brpop_start")
-    assert calls(redis.Channel._brpop_start, "priority_steps")
-    assert len(redis.Channel.priority_steps) > 1
-
-
 def test_redis_makes_a_client_for_each_command_with_create_client_and_a_pool_for_all() -> None:
     assert calls(redis.Channel.conn_or_acquire.__wrapped__, "_create_client")  # type: ignore[attr-defined]
     assert list(signature(redis.Channel._create_client).parameters) == ["self", "asynchronous"]
@@ -142,7 +134,6 @@ def test_no_other_transport_is_taken_for_redis() -> None:
         assert internals.redis_length(channel, "any") is None
         assert internals.redis_unacked(channel) is None
         assert internals.redis_first(channel, "any") is None
-        assert internals.redis_steps(consumer) == []
         internals.wrap_redis_read(consumer, pytest.fail)
         internals.wrap_event_publish(consumer, pytest.fail)
         internals._close_redis(consumer)
@@ -173,36 +164,8 @@ def test_a_handler_of_others_stays() -> None:
     assert getsignal(SIGUSR1) is usual
 
 
-def test_a_request_gives_its_arguments_and_its_event_dispatcher() -> None:
-    assert isinstance(Request.args, property)
+def test_a_request_gives_its_event_dispatcher() -> None:
     assert isinstance(Request.eventer, property)
-
-
-def test_the_tracer_runs_a_task_with_its_signals_and_no_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    app = Celery(set_as_current=False, broker="memory://")
-    ended: list[str] = []
-
-    @app.task(name="added", ignore_result=True, shared=False)
-    def added(one: int, other: int) -> int:
-        return one + other
-
-    def end(task_id: str, **_: Any) -> None:
-        ended.append(task_id)
-
-    signals.task_postrun.connect(end)
-    try:
-        with caplog.at_level(logging.INFO, "celery.app.trace"):
-            result = internals.quiet_tracer(added)("an id", (1, 2), {}, {"id": "an id", "ignore_result": True})
-            assert logging.getLogger("celery.app.trace").level == logging.INFO
-    finally:
-        signals.task_postrun.disconnect(end)
-    assert (result[0], ended, caplog.messages) == (3, ["an id"], [])
-
-
-def test_a_wrapped_build_tracer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not internals.tracer_is_wrapped()
-    monkeypatch.setattr(trace, "build_tracer", lambda *arguments, **keywords: None)
-    assert internals.tracer_is_wrapped()
 
 
 def test_a_worker_says_that_it_ends_with_safe_say() -> None:

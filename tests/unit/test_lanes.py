@@ -1,4 +1,4 @@
-"""Where a claimer goes on reading. tests/model/storage/lanes.py has the rest."""
+"""Where a claimer goes on reading. tests/model/pipe/lanes.py has the rest."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FRONT = {("0", 0)}
 
 
 def places(claimer: Lanes) -> set[tuple[str, int]]:
-    return {(span["xid"], span["seq"]) for span in claimer.spans(SHARES)}
+    return {(span["xid"], span["seq"]) for span in claimer.spans("orders")}
 
 
 def read(claimer: Lanes, life: str = "one") -> None:
-    claimer.read(SHARES, [("orders", 0, 7, 1)], Snapshot(9, frozenset()), life)
+    claimer.read(SHARES, [("orders", 0, 7, 1)], Snapshot(9, frozenset()), life, ends=SHARES)
 
 
 def test_a_claimer_goes_on_where_it_was() -> None:

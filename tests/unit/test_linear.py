@@ -17,13 +17,14 @@ from outbox_tasks.destinations.nats.publisher import SUBJECT
 from outbox_tasks.destinations.pubsub.answers import NAME, REASON, SIZE
 from outbox_tasks.destinations.service_bus.answers import SESSIONS
 from outbox_tasks.django.results import _path
-from outbox_tasks.model import Outcome, Ticket
+from outbox_tasks.model import Outcome
 from outbox_tasks.operating.archive.replay_files import _pattern
-from outbox_tasks.relay.retry import MAX_ERROR, judge
+from outbox_tasks.relay.retry import MAX_ERROR
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import one_line, printable, redacted, without_secrets
 from outbox_tasks.web.routes import ROUTES
 from outbox_tasks.wire.celery_message import CELERYS_OWN
+from tests.unit.test_retry import judge
 
 LENGTH = 50_000
 """Characters. A pattern whose time grows with their square takes ten minutes."""
@@ -98,7 +99,7 @@ def test_an_error_is_cut_before_its_urls_are_searched_and_none_shows_half() -> N
 
     def said(text: str) -> str:
         with soon():
-            verdict = judge(settings, "orders", Ticket("id", 1, "order.created"), Outcome.retry("refused", text))
+            verdict = judge(settings, 1, Outcome.retry("refused", text))
         assert verdict.error is not None
         return verdict.error
 

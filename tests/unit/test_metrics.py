@@ -20,10 +20,11 @@ from celery import Celery
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from outbox_tasks import signals
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.claim import Tally
-from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.relay.store.claims import Buried
 from outbox_tasks.telemetry.metrics import VARIABLE, exposition
+from tests.contract.messages import message
 from tests.exposed import Samples, samples
 
 APP = Celery("counted", set_as_current=False)
@@ -71,16 +72,12 @@ def listening() -> Any:
     return counting
 
 
-def bundle(count: int) -> Bundle:
-    return Bundle("orders", "lease", tuple(Ticket(str(n), 0, "a") for n in range(count)))
-
-
-def verdict(step: Step, code: str | None = None, attempt: int = 1, age: float = 0.1) -> Verdict:
-    return Verdict(Ticket("1", attempt, "a", age=age), step, code=code)
+def verdict(step: Step, code: str | None = None, age: float = 0.1, sent: bool = True) -> Verdict:
+    return Verdict(message(1, age=age), step, code=code, sent=sent)
 
 
 def settle(*verdicts: Verdict, seconds: float = 0.02) -> None:
-    signals.settled.send(sender=APP, bundle=bundle(len(verdicts)), verdicts=verdicts, seconds=seconds)
+    signals.settled.send(sender=APP, destination="orders", lease="a token", verdicts=verdicts, seconds=seconds)
 
 
 def in_fork(work: Callable[[], object], by: int = 0) -> None:
@@ -100,9 +97,9 @@ def count_outcomes() -> Samples:
     listening()
     settle(
         verdict(Step.SENT), verdict(Step.SENT, age=10.0), verdict(Step.RETRY, "timeout"),
-        verdict(Step.DEAD, "http_404"), verdict(Step.DISCARDED, "expired"), verdict(Step.BEHIND),
+        verdict(Step.DEAD, "http_404"), verdict(Step.DISCARDED, "expired"), verdict(Step.BEHIND, sent=False),
         verdict(Step.OUTAGE, "timeout"), verdict(Step.HANDED),
-        verdict(Step.STALE, attempt=0), verdict(Step.STALE), verdict(Step.RELEASE, "http_500"),
+        verdict(Step.STALE, sent=False), verdict(Step.STALE), verdict(Step.LATER, "http_500"),
     )  # fmt: skip
     settle(*[verdict(Step.SENT)] * 5)
     return samples(exposition()[0])
@@ -112,13 +109,13 @@ def test_outcomes_codes_attempts_and_times_are_counted_by_destination(fresh: Fre
     found = fresh(count_outcomes)
     outcomes = {labels["outcome"]: value for labels, value in found["outbox_messages_total"]}
     assert outcomes == {
-        "sent": 7, "handed": 1, "retry": 1, "release": 1, "outage": 1, "dead": 1, "discarded": 1, "behind": 1,
+        "sent": 7, "handed": 1, "retry": 1, "later": 1, "outage": 1, "dead": 1, "discarded": 1, "behind": 1,
         "stale": 1, "lost": 1,
     }  # fmt: skip
     codes = {labels["code"]: value for labels, value in found["outbox_errors_total"]}
     assert codes == {"timeout": 2, "http_404": 1, "expired": 1, "http_500": 1}
     assert found["outbox_attempts_total"] == [({"destination": "orders"}, 14)]  # not those behind, nor the one not ours
-    assert found["outbox_bundle_messages_sum"] == [({"destination": "orders"}, 16)]
+    assert found["outbox_batch_messages_sum"] == [({"destination": "orders"}, 16)]
     assert found["outbox_send_seconds_count"] == [({"destination": "orders"}, 2)]
     assert found["outbox_worker_processes"] == [({}, 1)]
     buckets = {labels["le"]: value for labels, value in found["outbox_latency_seconds_bucket"]}
@@ -139,10 +136,9 @@ def test_counts_begin_at_zero(fresh: Fresh) -> None:
 
 def count_claims() -> Samples:
     listening()
-    rows = [Claimed(n, str(n), "orders", "a", 20, "dead", False, code="too_old") for n in range(2)]
-    rows += [Claimed(n, str(n), f"typo{n}", "a", 0, "dead", False, code="unknown_destination") for n in range(3)]
-    again = Counter({("orders", "unsettled"): 1, ("orders", "lease_expired"): 3})
-    tally = Tally(claimed=30, bundles=4, dead=5, held_back=True, buried=rows, again=again)
+    buried = [Buried(str(n), "a", f"typo{n}", None, "nobody knows it") for n in range(3)]
+    expired = Counter({("orders", "unsettled"): 1, ("orders", "lease_expired"): 3})
+    tally = Tally(singles=30, drains=4, held_back=True, buried=buried, expired=expired)
     signals.claimed.send(sender=APP, tally=tally, seconds=0.004)
     signals.claimed.send(sender=APP, tally=Tally(), seconds=0.002)
     signals.claimed.send(sender=Celery("another", set_as_current=False), tally=tally, seconds=0.004)
@@ -160,16 +156,14 @@ def test_claims_leases_that_ran_out_breakers_and_blocked_keys_are_counted(fresh:
     found = fresh(count_claims)
     totals = {name: value for name, [(labels, value), *_] in found.items() if not labels}
     assert totals["outbox_claims_total"] == totals["outbox_claim_seconds_count"] == 2
-    assert (totals["outbox_claimed_messages_total"], totals["outbox_claimed_bundles_total"]) == (30, 4)
+    assert (totals["outbox_claimed_singles_total"], totals["outbox_claimed_drains_total"]) == (30, 4)
     assert totals["outbox_claims_held_back_total"] == 1
     assert {labels["cause"]: value for labels, value in found["outbox_claimed_again_total"]} == {
         "unsettled": 1, "lease_expired": 3, "not_started": 0, "worker_lost": 0,
     }  # fmt: skip
     dead = {labels["destination"]: value for labels, value in found["outbox_messages_total"] if value}
-    assert dead == {"orders": 2, "": 3}
-    assert {labels["code"]: value for labels, value in found["outbox_errors_total"]} == {
-        "too_old": 2, "unknown_destination": 3,
-    }  # fmt: skip
+    assert dead == {"": 3}
+    assert {labels["code"]: value for labels, value in found["outbox_errors_total"]} == {"unknown_destination": 3}
     assert {labels["code"]: value for labels, value in found["outbox_breaker_opened_total"]} == {
         "connection": 2, "none": 1,
     }  # fmt: skip

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks.model import Outcome, Step, Ticket
-from outbox_tasks.relay import retry
-from outbox_tasks.relay.retry import JITTER, LONGEST_ASKED, MAX_ERROR, backoff, judge
+from outbox_tasks.model import LeasedMessage, Outcome, Step, Verdict
+from outbox_tasks.relay import retry as rules
+from outbox_tasks.relay.retry import JITTER, LONGEST_ASKED, MAX_ERROR, backoff, unsendable
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings
 
@@ -26,13 +27,20 @@ def with_backoff(base: float, cap: float) -> Settings:
     return Settings(backoff_base=base, backoff_cap=cap)
 
 
-def ticket(attempt: int) -> Ticket:
-    return Ticket("some-id", attempt, "order.created")
+def message(attempts: int = 1, destination: str = "orders", **more: Any) -> LeasedMessage:
+    fields = ("some-id", "order.created", destination, None, b"{}", "", {}, None, None, datetime.now(UTC), attempts)
+    return LeasedMessage(*fields, **more)
+
+
+def judge(
+    settings: Settings, attempts: int, outcome: Outcome, destination: str = "orders", *, by_celery: bool = True
+) -> Verdict:
+    return rules.judge(settings, message(attempts, destination), outcome, by_celery=by_celery)
 
 
 @pytest.fixture
 def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "JITTER", 0)
+    monkeypatch.setattr(rules, "JITTER", 0)
 
 
 class TestBackoff:
@@ -61,29 +69,29 @@ class TestBackoff:
 
 class TestJudge:
     def test_a_sent_message_is_sent_at_any_attempt(self) -> None:
-        assert judge(TEN_ATTEMPTS, "orders", ticket(11), Outcome.sent()).step is Step.SENT
+        assert judge(TEN_ATTEMPTS, 11, Outcome.sent()).step is Step.SENT
 
     def test_a_permanent_error_is_dead_at_once(self) -> None:
-        verdict = judge(TEN_ATTEMPTS, "orders", ticket(1), Outcome.dead("wrong_type", "no stream"))
+        verdict = judge(TEN_ATTEMPTS, 1, Outcome.dead("wrong_type", "no stream"))
         assert (verdict.step, verdict.code, verdict.error) == (Step.DEAD, "wrong_type", "no stream")
 
     @pytest.mark.parametrize(("attempt", "dead"), [(1, False), (9, False), (10, True), (11, True)])
     def test_a_failure_at_the_last_attempt_is_dead(self, attempt: int, dead: bool) -> None:
-        verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), FAILED)
+        verdict = judge(TEN_ATTEMPTS, attempt, FAILED)
         assert (verdict.step is Step.DEAD) is dead
         assert (verdict.code, verdict.error) == ("busy", "try later")
 
     @pytest.mark.parametrize("attempt", [1, 10, 99])
-    def test_a_bundle_that_failed_together_is_released_at_any_attempt(self, attempt: int) -> None:
-        together = judge(TEN_ATTEMPTS, "orders", ticket(attempt), Outcome.unforeseen("odd", together=True))
-        assert (together.step, together.code) == (Step.RELEASE, "failed_together")
+    def test_messages_that_failed_together_are_sent_again_at_any_attempt(self, attempt: int) -> None:
+        together = judge(TEN_ATTEMPTS, attempt, Outcome.unforeseen("odd", together=True))
+        assert (together.step, together.code) == (Step.LATER, "failed_together")
 
     def test_a_message_that_failed_alone_spends_an_attempt(self) -> None:
-        assert judge(TEN_ATTEMPTS, "orders", ticket(10), Outcome.unforeseen("odd", together=False)).step is Step.DEAD
+        assert judge(TEN_ATTEMPTS, 10, Outcome.unforeseen("odd", together=False)).step is Step.DEAD
 
-    @pytest.mark.parametrize(("attempt", "step"), [(1, Step.RELEASE), (19, Step.RELEASE), (20, Step.DEAD)])
+    @pytest.mark.parametrize(("attempt", "step"), [(1, Step.LATER), (19, Step.LATER), (20, Step.DEAD)])
     def test_an_unknown_destination_has_the_default_number_of_attempts(self, attempt: int, step: Step) -> None:
-        assert judge(TEN_ATTEMPTS, "gone", ticket(attempt), FAILED).step is step
+        assert judge(TEN_ATTEMPTS, attempt, FAILED, "gone").step is step
 
     @pytest.mark.usefixtures("no_jitter")
     @pytest.mark.parametrize(
@@ -91,18 +99,18 @@ class TestJudge:
         [
             (1, None, Step.RETRY, 1),
             (6, None, Step.RETRY, 32),
-            (7, None, Step.RELEASE, 64),
-            (9, None, Step.RELEASE, 256),
+            (7, None, Step.LATER, 64),
+            (9, None, Step.LATER, 256),
             (1, 60, Step.RETRY, 60),
-            (1, 60.1, Step.RELEASE, 60.1),
-            (7, 10, Step.RELEASE, 64),
+            (1, 60.1, Step.LATER, 60.1),
+            (7, 10, Step.LATER, 64),
         ],
     )
     def test_short_waits_are_a_retry_by_celery_and_long_ones_go_through_the_table(
         self, attempt: int, asked: float | None, step: Step, wait: float
     ) -> None:
         outcome = Outcome.retry("busy", "later", retry_after=asked)
-        verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), outcome)
+        verdict = judge(TEN_ATTEMPTS, attempt, outcome)
         assert (verdict.step, verdict.wait) == (step, wait)
 
     @pytest.mark.usefixtures("no_jitter")
@@ -113,22 +121,77 @@ class TestJudge:
     )  # fmt: skip
     @pytest.mark.parametrize("make", [Outcome.retry, Outcome.outage])
     def test_a_destination_can_ask_only_for_a_limited_wait(self, make: Any, asked: Any, wait: float) -> None:
-        assert judge(TEN_ATTEMPTS, "orders", ticket(1), make("busy", "later", retry_after=asked)).wait == wait
+        assert judge(TEN_ATTEMPTS, 1, make("busy", "later", retry_after=asked)).wait == wait
 
-    def test_jitter_never_turns_a_retry_into_a_release(self) -> None:
+    def test_jitter_never_sends_a_retry_through_the_table(self) -> None:
         outcome = Outcome.retry("busy", "later", retry_after=TEN_ATTEMPTS.native_retry_max)
-        steps = {judge(TEN_ATTEMPTS, "orders", ticket(1), outcome).step for _ in range(300)}
+        steps = {judge(TEN_ATTEMPTS, 1, outcome).step for _ in range(300)}
         assert steps == {Step.RETRY}
 
     @given(st.integers(1, 9), st.none() | st.floats(0, LONGEST_ASKED))
     def test_the_visibility_timeout_covers_every_retry_by_celery(self, attempt: int, asked: float | None) -> None:
-        verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), Outcome.retry("busy", "later", retry_after=asked))
-        assert verdict.step in (Step.RETRY, Step.RELEASE)
+        verdict = judge(TEN_ATTEMPTS, attempt, Outcome.retry("busy", "later", retry_after=asked))
+        assert verdict.step in (Step.RETRY, Step.LATER)
         assert verdict.wait >= (asked or 0)
         if verdict.step is Step.RETRY:
             assert 2 * (verdict.wait + TEN_ATTEMPTS.queue_lease) <= TEN_ATTEMPTS.visibility_timeout
 
     @pytest.mark.parametrize("make", [Outcome.dead, Outcome.retry])
     def test_a_long_error_is_cut(self, settings: MakeSettings, make: Any) -> None:
-        verdict = judge(settings(), "orders", ticket(1), make("long", "x" * 10_000))
+        verdict = judge(settings(), 1, make("long", "x" * 10_000))
         assert verdict.error == "x" * MAX_ERROR
+
+    @pytest.mark.parametrize(
+        ("limits", "by_celery"), [({"rate_limit": 5}, True), ({"concurrency": 2}, True), ({}, False)]
+    )
+    def test_where_a_claim_must_count_it_or_no_task_may_wait_a_retry_goes_through_the_table(
+        self, limits: dict[str, Any], by_celery: bool
+    ) -> None:
+        settings = Settings(destinations={"orders": {"url": "a://b", **limits}})
+        assert judge(settings, 1, FAILED, by_celery=by_celery).step is Step.LATER
+
+    @pytest.mark.parametrize(("attempts", "spared", "dead"), [(10, 0, True), (10, 1, False), (15, 5, True)])
+    def test_a_spared_attempt_does_not_count(self, attempts: int, spared: int, dead: bool) -> None:
+        verdict = rules.judge(TEN_ATTEMPTS, message(attempts, spared=spared), FAILED, by_celery=True)
+        assert (verdict.step is Step.DEAD) is dead
+
+    @pytest.mark.parametrize("attempts", [1, 10, 99])
+    def test_an_outage_is_never_the_end(self, attempts: int) -> None:
+        verdict = judge(TEN_ATTEMPTS, attempts, Outcome.outage("away", "gone"))
+        assert verdict.step is Step.OUTAGE
+        assert verdict.wait <= TEN_ATTEMPTS.breaker_pause_max
+
+
+class TestUnsendable:
+    """What is judged before a send."""
+
+    LIMITS = Settings(destinations={"orders": {"url": "a://b", "max_age": 100, "max_bytes": 50, "max_attempts": 3}})
+
+    @pytest.mark.parametrize(
+        ("fields", "step", "code"),
+        [
+            ({"newer": True}, Step.DISCARDED, "superseded"),
+            ({"age": 100.1}, Step.DEAD, "too_old"),
+            ({"size": 51}, Step.DEAD, "too_large"),
+            ({"attempts": 4}, Step.DEAD, None),  # its last error stays
+            ({"unread": True}, Step.LATER, "too_large"),
+            ({"unread": True, "attempts": 3}, Step.DEAD, "too_large"),
+            ({"newer": True, "age": 1000}, Step.DISCARDED, "superseded"),
+        ],
+    )
+    def test_a_message_that_must_not_be_sent(self, fields: dict[str, Any], step: Step, code: str | None) -> None:
+        verdict = unsendable(self.LIMITS, message(**fields))
+        assert verdict
+        assert (verdict.step, verdict.code) == (step, code)
+
+    @pytest.mark.parametrize("fields", [{}, {"age": 100}, {"size": 50}, {"attempts": 3}, {"attempts": 9, "spared": 6}])
+    def test_a_message_within_its_limits_is_sent(self, fields: dict[str, Any]) -> None:
+        assert unsendable(self.LIMITS, message(**fields)) is None
+
+    def test_nothing_that_was_not_sent_spends_an_attempt(self) -> None:
+        too_old = unsendable(self.LIMITS, message(age=101))
+        assert too_old
+        assert not too_old.sent
+
+    def test_an_unknown_destination_has_no_limits(self) -> None:
+        assert unsendable(self.LIMITS, message(99, "gone", age=1e9, size=10**9)) is None

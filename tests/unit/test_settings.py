@@ -32,7 +32,7 @@ SECRET = "hunter2"
 ORDERS = {"orders": {"url": "redis+stream://localhost/0/orders"}}
 
 
-LIMITS = ("soft_time_limit", "hard_time_limit", "run_lease")
+LIMITS = ("soft_time_limit", "hard_time_limit", "send_lease")
 
 
 class TestLimits:
@@ -57,7 +57,7 @@ class TestLimits:
     def test_make_room_for_the_slowest_destination(self) -> None:
         slow = {"slow": {"url": "a://b", "send_timeout": 34}, "quick": {"url": "a://b", "send_timeout": 1}}
         made = Settings(destinations=slow)
-        assert made.run_lease == 100
+        assert made.send_lease == 100
         assert (made.sending_time_of("slow"), made.sending_time_of("quick")) == (5, 38)
 
     @given(
@@ -73,7 +73,7 @@ class TestLimits:
             destinations={"own": {"url": "a://b", "send_timeout": own}},
         )
         longest = max(send, own) + 2 * statement
-        assert longest < made.soft_time_limit < made.hard_time_limit < made.run_lease
+        assert longest < made.soft_time_limit < made.hard_time_limit < made.send_lease
         assert made.sending_time_of("own") > 0
         assert 2 * (1.25 * made.native_retry_max + queue) <= made.visibility_timeout
 
@@ -108,23 +108,23 @@ class TestContradictions:
         assert caught.value.value == "audit"
 
     def test_a_changed_copy_is_checked_too(self, settings: MakeSettings) -> None:
-        assert settings().replace(max_in_flight=7).max_in_flight == 7
+        assert settings().replace(singles=7).singles == 7
         with pytest.raises(ConfigurationError):
             settings().replace(backoff_cap=0.5)
 
     def test_made_settings_do_not_change(self, settings: MakeSettings) -> None:
         with pytest.raises(ValueError, match="frozen"):
-            settings().max_in_flight = 5  # type: ignore[misc]
+            settings().singles = 5  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
     ("values", "setting"),
     [
-        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"breaker_failures": 0}, "breaker_failures"),
         ({"claim_interval": "soon"}, "claim_interval"),
         ({"claim_interval": 0}, "claim_interval"),
         ({"queue_lease": float("nan")}, "queue_lease"),
-        ({"bundle_size": 1001}, "bundle_size"),
+        ({"singles": 201}, "singles"),
         ({"statement_timeout": -1}, "statement_timeout"),
         ({"log_format": "csv"}, "log_format"),
         ({"source": ""}, "source"),
@@ -145,9 +145,9 @@ def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], setting: st
 
 class TestUnknownKeys:
     def test_as_keywords_are_errors(self) -> None:
-        with pytest.raises(ConfigurationError, match="no such setting; did you mean bundle_size") as caught:
-            Settings(bundel_size=3)
-        assert caught.value.setting == "bundel_size"
+        with pytest.raises(ConfigurationError, match="no such setting; did you mean claim_interval") as caught:
+            Settings(claim_intervall=3)
+        assert caught.value.setting == "claim_intervall"
 
     def test_in_the_environment_are_logged_once_and_ignored(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -186,8 +186,8 @@ class TestUnknownKeys:
             Settings()
 
     def test_in_the_file_are_errors(self, empty_directory: Path) -> None:
-        (empty_directory / "outbox.toml").write_text("max_inflight = 3")
-        with pytest.raises(ConfigurationError, match="did you mean max_in_flight"):
+        (empty_directory / "outbox.toml").write_text("breaker_failure = 3")
+        with pytest.raises(ConfigurationError, match="did you mean breaker_failures"):
             Settings()
 
     def test_in_a_destination_are_errors(self, empty_directory: Path) -> None:
@@ -207,18 +207,16 @@ class TestSources:
     @pytest.fixture(autouse=True)
     def file(self, empty_directory: Path) -> Path:
         path = empty_directory / "outbox.toml"
-        path.write_text(
-            'breaker_failures = 1\nbundle_size = 1\nmax_in_flight = 1\n[destinations.file]\nurl = "a://b"\n'
-        )
+        path.write_text('breaker_failures = 1\nsingles = 1\nclaim_interval = 1\n[destinations.file]\nurl = "a://b"\n')
         return path
 
     def test_keywords_come_before_the_environment_and_that_before_the_file(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("OUTBOX_BREAKER_FAILURES", "2")
-        monkeypatch.setenv("OUTBOX_BUNDLE_SIZE", "2")
+        monkeypatch.setenv("OUTBOX_SINGLES", "2")
         made = Settings(breaker_failures=3)
-        assert (made.breaker_failures, made.bundle_size, made.max_in_flight) == (3, 2, 1)
+        assert (made.breaker_failures, made.singles, made.claim_interval) == (3, 2, 1)
 
     def test_an_empty_variable_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OUTBOX_BREAKER_FAILURES", "")
@@ -286,19 +284,13 @@ class TestDestinationsAndRoutes:
         made = Settings(destinations={"a": {"url": "a://b"}, "b": {"url": "a://b", "on_dead": "skip"}})
         assert [made.dead_blocks(name) for name in ("a", "b", "unknown")] == [True, False, False]
 
-    def test_a_destination_may_have_its_own_bundle_size(self) -> None:
-        made = Settings(destinations={"a": {"url": "a://b", "bundle_size": 1}, "b": {"url": "a://b"}}, bundle_size=9)
-        assert (made.bundle_size_of("a"), made.bundle_size_of("b")) == (1, 9)
+    def test_a_destination_may_have_its_own_dial(self) -> None:
+        made = Settings(destinations={"a": {"url": "a://b", "singles": "all"}, "b": {"url": "a://b"}}, singles=9)
+        assert (made.singles_of("a"), made.singles_of("b")) == ("all", 9)
 
-    def test_a_run_of_one_key_is_longer_than_a_bundle_where_it_is_taken_at_once(self) -> None:
-        stream = {"url": "rediss+stream://b"}
-        destinations = {"a": {"url": "a://b"}, "b": stream, "c": stream | {"bundle_size": 1}}
-        made = Settings(destinations={**destinations, "d": stream | {"bundle_size": 900}}, bundle_size=9)
-        assert [made.longest_run_of(name) for name in "abcd"] == [9, 45, 1, 1000]
-
-    def test_supervised_tasks_of_one_key_go_one_by_one_and_others_in_bundles_as_ever(self) -> None:
-        made = Settings(destinations={"a": {"url": "celery://?broker=redis://b", "confirm": "run"}})
-        assert (made.longest_run_of("a"), made.flood_bundle_of("a"), made.bundle_size_of("a")) == (1, 100, 100)
+    def test_a_destination_with_a_concurrency_has_drains_only(self) -> None:
+        made = Settings(destinations={"a": {"url": "a://b", "singles": "all", "concurrency": 3}})
+        assert made.singles_of("a") == 0
 
 
 class TestCredentials:

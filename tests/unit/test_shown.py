@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, UnknownDestination, WebhookFailed
-from outbox_tasks.model import Outcome, Step, Ticket, Verdict
+from outbox_tasks.model import Outcome, Step, Verdict
 from outbox_tasks.operating.doctor.finding import error
 from outbox_tasks.relay.publishers import send
 from outbox_tasks.relay.retry import judge
@@ -23,7 +23,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.logs import Json, _text
 from outbox_tasks.text import is_text, one_line, printable, redacted, storable, without_secrets
-from outbox_tasks.worker.delivery import report_dead
+from outbox_tasks.worker.told import TaskListener
+from tests.contract.messages import message
 
 SECRET = "hunter2hunter"
 
@@ -80,14 +81,14 @@ def test_a_url_without_its_slashes_is_shown_without_its_login() -> None:
 def test_an_error_of_a_client_is_shown_without_the_secrets_of_its_url(url: str, said: str, shown: str) -> None:
     assert without_secrets(said, url) == shown
     settings = Settings(destinations={"orders": {"url": url}})
-    verdict = judge(settings, "orders", Ticket("id", 1, "order.created"), Outcome.retry("refused", said))
+    verdict = judge(settings, message(1), Outcome.retry("refused", said), by_celery=False)
     assert verdict.error == shown
 
 
 def test_what_is_cut_off_is_cut_off_after_that() -> None:
     settings = Settings(destinations={"orders": {"url": f"nats://{SECRET}@h:1"}})
     said = "x" * 495 + SECRET
-    verdict = judge(settings, "orders", Ticket("id", 1, "order.created"), Outcome.retry("refused", said))
+    verdict = judge(settings, message(1), Outcome.retry("refused", said), by_celery=False)
     assert verdict.error == "x" * 495 + "***"
 
 
@@ -114,7 +115,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("outbox_tasks")
-    for name in ("outbox_tasks", "outbox_tasks.publish", "outbox_tasks.worker.delivery"):
+    for name in ("outbox_tasks", "outbox_tasks.publish", "outbox_tasks.worker.told"):
         monkeypatch.setattr(logging.getLogger(name), "disabled", False)  # as others that configure logging leave it
     log.addHandler(handler)
     yield stream
@@ -183,7 +184,7 @@ def test_no_text_of_others_makes_a_line_of_an_error_an_alert_or_an_application_s
     assert webhook.text(alert).isprintable()
     assert str(UnknownDestination(event_type="x", destination=FORGED, known="orders")).isprintable()
     resources: Any = SimpleNamespace(app=object(), settings=Settings(destinations={"orders": {"url": "a://b"}}))
-    report_dead(resources, "orders", Verdict(Ticket("1", 1, FORGED, FORGED), Step.DEAD, 0.0, "refused"))
+    TaskListener(resources).dead(Verdict(message(1, event_type=FORGED, key=FORGED), Step.DEAD, 0.0, "refused"))
     assert len(logged.getvalue().splitlines()) == 2
     assert logged.getvalue().replace("\n", "").isprintable()
 

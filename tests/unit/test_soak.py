@@ -154,7 +154,9 @@ HARMFUL = {
 @pytest.mark.parametrize("may_flush", [False, True])
 def test_servers_that_a_user_names_are_not_hurt(may_flush: bool, tmp_path: Path) -> None:
     options = Options(7, 2, tmp_path, 150, may_flush=may_flush)
-    stage: Any = SimpleNamespace(options=options, database=None, valkey=None, to_database=object())
+    stage: Any = SimpleNamespace(
+        options=options, database=None, valkey=None, to_database=object(), broker_url="redis://h"
+    )
     refused = {name for name, kind in KINDS.items() if kind.missing(stage)} - {"clock_wrong", "clock_set_back"}
     assert refused == HARMFUL - ({"broker_flushed"} if may_flush else set())
 

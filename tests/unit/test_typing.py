@@ -46,11 +46,11 @@ from wsgiref.types import WSGIApplication
 orders = Destination(url="kafka://h/orders")
 mails = Destination(url="https://h", max_attempts=3, concurrency=2, rate_limit=1.5, send_timeout=2, claim_check=None)
 settings = Settings(
-    database_url="postgresql://h/d", broker_url="redis://h/0", destinations={"orders": orders}, max_in_flight=10,
+    database_url="postgresql://h/d", broker_url="redis://h/0", destinations={"orders": orders}, singles=10,
     routes={"order.*": Route(to=["orders"], latest=True)}, stale_after=60,
 )
 plain = Settings()
-fewer = settings.replace(max_in_flight=5)
+fewer = settings.replace(singles=5)
 message = Message("order.created", {"id": 1}, key="a", delay=timedelta(seconds=3))
 app = Celery("shop")
 outbox = Outbox(settings, celery=app)

@@ -15,7 +15,7 @@ DELAY = (0.01, 0.2)
 
 
 def _may_flush(stage: Stage) -> str | None:
-    if stage.valkey or stage.options.may_flush:
+    if stage.valkey or (stage.options.may_flush and not stage.broker_url.startswith("amqp")):
         return None
     return "the broker is not the soak's own: --flush-broker allows it"
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating.status import STATES, feed_state, keys_held_up
-from outbox_tasks.text import number, one_line, span
+from outbox_tasks.text import many, number, one_line, span
 
 STYLES = {
     "closed": "green", "refuses": "red", "open": "red", "trying": "yellow", "paused": "yellow", "unknown": "red",
@@ -143,16 +143,17 @@ def _workers(found: Found, *, short: bool) -> Table:
 def _footer(found: Found) -> Text:
     ran = [f"{kind} {_ago(found[kind])}" for kind in ("claim", "beat", "maintain")]
     claim = found["claim"]
-    if claim and "seconds" in claim:  # a drain does not report it
+    if claim and "seconds" in claim:  # the command drain does not report it
         held_back = ", held back" if claim["held_back"] else ""
-        ran[0] += f" ({claim['claimed']:,} in {claim['seconds']:.2g} s{held_back})"
+        drains = f" and {many(claim['drains'], 'drain')}" if claim["drains"] else ""
+        ran[0] += f" ({claim['claimed']:,}{drains} in {claim['seconds']:.2g} s{held_back})"
     queues, unknown = found["queues"] or {}, one_line(found["queues_unknown"] or "")
     queues = {name.rpartition(".")[2]: count for name, count in queues.items()}
     queued = " · ".join(f"{name} {number(count)}" for name, count in queues.items()) or unknown
     archived = number(found["archived"]["count"], estimated=found["archived"]["estimated"])
     lines = [
         "last: " + " · ".join(ran),
-        f"queued: {queued}; publish processes: {found['publishers']} of {found['publish_processes']} at work",
+        f"queued: {queued}; drains at work: {found['drains']}; processes that send: {found['processes']}",
         f"archived: {archived}; outbox-tasks {found['version']}, tables of version {found['tables']}",
     ]
     text = Text("\n".join(lines), style="dim")

@@ -1,4 +1,4 @@
-"""gRPC: `grpc://host:port`, CloudEvents in their protobuf format, a bundle in one call; `grpcs://` is TLS.
+"""gRPC: `grpc://host:port`, CloudEvents in their protobuf format, a batch in one call; `grpcs://` is TLS.
 
 The other end implements the service `OutboxReceiver` of `proto/outbox_receiver.proto`, which answers for each message.
 """

@@ -143,7 +143,7 @@ class HttpPublisher:
             await asyncio.wait(late, timeout=self._timeout * (1 - LEEWAY))
         unreachable = next((outcome for worker in ended if (outcome := worker.result())), None)
         answered = any(outcome.result is Result.SENT for outcome in outcomes.values())
-        no_time = (Outcome.retry if answered else Outcome.outage)("timeout", "there was no time left to send it")
+        no_time = Outcome.behind() if answered else Outcome.outage("timeout", "there was no time left to send it")
         outcomes.update((place, unreachable or no_time) for place, _ in waiting)
 
     async def _work(

@@ -99,7 +99,7 @@ class KafkaPublisher:
                     break
         finally:
             session.end()
-        unsent = Outcome.retry("not_sent", "the one before it in its bundle was not delivered")
+        unsent = Outcome.retry("not_sent", "the one before it in its batch was not delivered")
         return outcomes + [unsent] * (len(records) - len(outcomes))
 
     def _open(self) -> Session:

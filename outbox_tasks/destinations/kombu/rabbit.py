@@ -1,4 +1,4 @@
-"""RabbitMQ: plain AMQP 0-9-1 with publisher confirms, a bundle at once."""
+"""RabbitMQ: plain AMQP 0-9-1 with publisher confirms, a batch at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class RabbitSender:
     """AMQP 0-9-1 with publisher confirms.
 
-    kombu waits for the confirm of each message before it sends the next. Here a whole bundle is written, and then its
+    kombu waits for the confirm of each message before it sends the next. Here a whole batch is written, and then its
     confirms are read, which is several times as fast. A message that no queue takes comes back (`basic.return`), with
     its id, before its confirm.
     """

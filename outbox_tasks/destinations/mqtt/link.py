@@ -193,7 +193,7 @@ class Link:
 
     def _hasten(self) -> None:
         """Let the system acknowledge at once what has arrived. Many servers (mosquitto by default) hold back the second
-        PUBACK until the first one is acknowledged on TCP, which otherwise takes 40 ms for each bundle."""
+        PUBACK until the first one is acknowledged on TCP, which otherwise takes 40 ms for each batch."""
         opened: Any = self.client.socket()
         if opened is not None and QUICKACK is not None:
             opened.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)  # it does not last

@@ -1,4 +1,4 @@
-"""NATS JetStream: `nats://user:password@host:4222/subject`, published with acknowledgement, a bundle at once.
+"""NATS JetStream: `nats://user:password@host:4222/subject`, published with acknowledgement, a batch at once.
 
 The headers are those of the CloudEvents binding for NATS, binary mode (`ce-id`, …), with the message's own beside them.
 `Nats-Msg-Id` is the message's id, by which JetStream drops repetitions.

@@ -1,6 +1,6 @@
-"""Google Cloud Pub/Sub: `pubsub://project/topic`, a bundle in as few requests as possible.
+"""Google Cloud Pub/Sub: `pubsub://project/topic`, a batch in as few requests as possible.
 
-The key becomes the ordering key. A request may carry only one of them, so a bundle with many keys is as many requests,
+The key becomes the ordering key. A request may carry only one of them, so a batch with many keys is as many requests,
 side by side; `ordering=none` sends it as one. The attributes are those of the CloudEvents binding, binary mode.
 """
 

@@ -133,8 +133,8 @@ def _full(found: dict[str, Any]) -> Iterator[Finding]:
             "memory_low",
             f"The broker uses {_size(used)} of {_size(limit)}, {used / limit:.0%}.",
             "At its limit it refuses every task ('OOM command not allowed'): nothing is claimed until there is room.",
-            "See what fills it (redis-cli --bigkeys), and raise maxmemory. The relay itself queues at most "
-            "max_in_flight messages, about 100 bytes each.",
+            "See what fills it (redis-cli --bigkeys), and raise maxmemory. The relay itself queues some "
+            "thousand tasks at most, of about a kilobyte each.",
         )
 
 

@@ -12,6 +12,8 @@ from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.doctor.transactions import oldest_snapshot
 from outbox_tasks.operating.overview import COUNTED, MINUTES, Destinations, DestinationStatus, rates
 from outbox_tasks.operating.status import dead_letters_wait, waits, why_not_in_order
+from outbox_tasks.relay.claim import QUEUE_SHORT
+from outbox_tasks.settings import PUBLISH_QUEUE
 from outbox_tasks.text import many, one_line, shell_line, span
 
 UNMAINTAINED = 3 * 3600.0
@@ -98,8 +100,8 @@ def waiting(site: Site) -> Results:
         yield error(
             "silent",
             problem.sentence,
-            "The messages are claimed, and their leases run out. The publish workers hang, have lost the broker, or "
-            "use another one.",
+            "Claims run, and nothing comes of them. The workers that send hang, have lost the broker, or use another "
+            "one.",
             "Read their logs, and restart them. Compare OUTBOX_BROKER_URL there and on the claim worker.",
         )
     # Also what waits for a destination that is paused, unknown or out of reach has been due.
@@ -178,32 +180,28 @@ def _paused(row: Any, destinations: Destinations) -> Iterator[Finding]:
 
 
 def queue(site: Site) -> Results:
-    """Whether queued messages are sent before their leases run out."""
-    waiting, settings = site.broker.waiting(), site.settings
+    """Whether queued singles are sent before their leases run out."""
+    waiting, lease = site.broker.queued(), site.settings.queue_lease
     # All outcomes: a failed send also shows that somebody works.
     a_minute = sum(rate for outcomes in rates(site.store).values() for rate in outcomes.values())
-    fact = f"About {waiting:,} messages are queued for the publish workers"
-    if waiting >= settings.max_in_flight and not a_minute:
+    fact = f"About {waiting:,} singles wait in {PUBLISH_QUEUE}"
+    if waiting >= QUEUE_SHORT and not a_minute:
         yield error(
             "queue_stuck",
             f"{fact}, and none was sent in the last {MINUTES} minutes.",
-            f"More than max_in_flight ({settings.max_in_flight:,}) wait, so nothing more is claimed. The workers have "
-            "stopped, or hang.",
+            "While so many wait, none is claimed singly. The workers have stopped, or hang.",
             f"Look at the publish workers (their logs; {site.celery} inspect active), and restart them.",
         )
-    elif waiting >= settings.max_in_flight / 2 and a_minute and waiting / a_minute * 60 > settings.queue_lease:
-        most = round(a_minute / 60 * settings.queue_lease / 2)
+    elif a_minute and waiting / a_minute * 60 > lease:
         yield warning(
             "queue_slow",
             f"{fact}, and about {a_minute:,.0f} a minute are sent: the last one is sent in "
             f"{span(waiting / a_minute * 60)}.",
-            f"Leases run out in the queue (queue_lease: {settings.queue_lease:g} s), and the messages are queued once "
-            "more.",
-            f"Start more publish workers; or set OUTBOX_MAX_IN_FLIGHT to {max(1, most):,}, half of what they send "
-            "meanwhile.",
+            f"Leases run out in the queue (queue_lease: {lease:g} s), and the messages are queued once more.",
+            "Start more publish workers; or set OUTBOX_SINGLES lower, so that drains send more of them in batches.",
         )
     else:
-        yield Fine(f"{waiting:,} messages at most are queued for the publish workers")
+        yield Fine(f"{waiting:,} singles wait in {PUBLISH_QUEUE}")
 
 
 def _many(count: int) -> str:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from outbox_tasks.broker.names import ALL_QUEUES, PUBLISH_TASK, queues_of
+from outbox_tasks.broker.names import ALL_QUEUES, DRAIN_TASK, PUBLISH_TASK, queues_of
 from outbox_tasks.operating.doctor.clocks import of_hosts
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.operating.doctor.live_workers import Worker
 from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import span
 from outbox_tasks.wire.celery_message import CELERYS_OWN
 
@@ -20,9 +20,11 @@ SCANS = 20
 """How often a Redis is asked for the next thousand keys. A Redis that only the relay uses has fewer keys in all."""
 
 CLAIMS = "worker -Q outbox.claim,outbox.maintain -n claim@%h"
+SENDS = "worker -Q outbox.publish,outbox.drain -n publish1@%h -E"
 STARTED_BY = {
     CLAIM_QUEUE: CLAIMS,
-    PUBLISH_QUEUE: "worker -Q outbox.publish -n publish1@%h -E",
+    PUBLISH_QUEUE: SENDS,
+    DRAIN_QUEUE: SENDS,
     MAINTAIN_QUEUE: CLAIMS,
     FEED_QUEUE: "worker -Q outbox.feed -n feed@%h",
 }
@@ -30,6 +32,7 @@ STARTED_BY = {
 WITHOUT = {
     CLAIM_QUEUE: "Nothing is claimed, and so nothing is sent.",
     PUBLISH_QUEUE: "Claimed messages are not sent. Their leases run out, and they are claimed again.",
+    DRAIN_QUEUE: "When many messages of a destination are due, none of them is sent.",
     MAINTAIN_QUEUE: "Nobody makes the archive's next partitions, or drops the old ones.",
     FEED_QUEUE: "Nothing is copied from the feeds. Their rows wait in the applications' databases.",
 }
@@ -121,15 +124,16 @@ def _visibility(site: Site, worker: Worker) -> Iterator[Finding]:
 
 
 def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
-    attributes = (worker.tasks or {}).get(PUBLISH_TASK)
-    found = re.search(r"time_limit=([0-9.]+)", attributes or "")
-    if attributes is not None and (found is None or float(found[1]) >= site.settings.run_lease):
+    for task, lease in {PUBLISH_TASK: site.settings.send_lease, DRAIN_TASK: site.settings.drain_lease}.items():
+        attributes = (worker.tasks or {}).get(task)
+        found = re.search(r"time_limit=([0-9.]+)", attributes or "")
+        if attributes is None or (found is not None and float(found[1]) <= lease):
+            continue
         limit = f"{float(found[1]):g} s" if found else "none"
         yield error(
             "lease_short",
-            f"On the worker {worker} the time limit of {PUBLISH_TASK} is {limit}; run_lease is "
-            f"{site.settings.run_lease:g} s.",
-            "A send may outlast its lease. Meanwhile the message is claimed and sent a second time.",
+            f"On the worker {worker} the time limit of {task} is {limit}, and its lease lasts {lease:g} s.",
+            "It may outlast its lease. Meanwhile its messages are claimed and sent a second time.",
             "Give all workers the same send_timeout, statement_timeout and queue_lease, and no time_limit in "
             "task_annotations.",
         )

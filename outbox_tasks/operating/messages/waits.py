@@ -11,7 +11,7 @@ from typing import Any
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store.claims import GRACE
-from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import many, moment, one_line, shell_line, span
 
 
@@ -122,8 +122,9 @@ def _nobody(database: Database, one: Mapping[str, Any]) -> Wait:
         age = beats.age("claim")
         ran = "has ever run" if age is None else f"has run for {span(age)}"
         return Wait(f"no claim {ran}; it is due since {since}", "start beat and a claim worker; outbox-tasks doctor")
-    if not beats.consumers(PUBLISH_QUEUE):
-        return Wait(f"no worker consumes {PUBLISH_QUEUE}; it is due since {since}", "start a publish worker")
+    for queue in (PUBLISH_QUEUE, DRAIN_QUEUE):
+        if not beats.consumers(queue):
+            return Wait(f"no worker consumes {queue}; it is due since {since}", "start a worker for it")
     return Wait(f"it is due since {since}, and a claim takes it when those before it are sent", "")
 
 

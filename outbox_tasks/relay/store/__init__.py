@@ -1,25 +1,37 @@
 """The outbox tables, as the relay uses them. A method runs one verb of `outbox_tasks/sql/` in its own short
-transaction, or a few in one.
+transaction.
 
-`claims` has what a claim runs, `deliveries` what the delivery of a bundle runs, `traffic` what both ask about
-destinations. A method that changes leased messages returns those that it changed. One that is missing from the answer
-belongs to somebody else by now: that is a result to count, not an error.
+`claims` has what a claim asks for, and the housekeeping; `takes` what drains take; `leases` begin and settle; `traffic`
+what all of them ask about destinations. A method that changes leased messages returns those that it changed. One that
+is missing from the answer belongs to somebody else by now: that is a result to count, not an error.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
+
+from sqlalchemy import Engine
 
 from outbox_tasks.database import schema
 from outbox_tasks.database.schema import VERSION, where
-from outbox_tasks.errors import DatabaseUnavailable, SchemaMismatch, SchemaMissing
+from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.relay.store.claims import Claims
-from outbox_tasks.relay.store.deliveries import Deliveries
+from outbox_tasks.relay.store.lanes import Lanes
+from outbox_tasks.relay.store.leases import Leases
+from outbox_tasks.relay.store.places import Places
+from outbox_tasks.relay.store.takes import Takes
+from outbox_tasks.relay.store.traffic import Traffic
+from outbox_tasks.settings import Settings
 
 
-class Store(Claims, Deliveries):
-    """The outbox tables of one database."""
+class Store(Claims, Leases):
+    """The outbox tables of one database, and where this process goes on reading them."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        lanes, places = Lanes(), Places()
+        super().__init__(engine, settings, lanes, places)
+        self.traffic = Traffic(engine, settings)
+        self.takes = Takes(engine, settings, lanes, places, self.traffic)
 
     def check_version(self) -> None:
         """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release."""
@@ -33,9 +45,3 @@ class Store(Claims, Deliveries):
     def identity(self) -> str:
         """Which outbox this is, for its stamp on the broker. The same after a failover, and another one for a copy."""
         return str(self.ask("report/identity.sql", place=self.settings.database_schema)[0].identity)
-
-    def close(self) -> None:
-        """Note that this process no longer sends, and close the connections."""
-        with suppress(DatabaseUnavailable, SchemaMissing):
-            self.traffic.leave()
-        super().close()

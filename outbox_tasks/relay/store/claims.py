@@ -1,253 +1,243 @@
-"""What a claim asks the database for."""
+"""What a claim asks the database for, and the housekeeping of whoever works."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from math import inf
-from typing import Any
-from uuid import uuid4
+from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
-from outbox_tasks.database.connection import Database, Run
-from outbox_tasks.database.schema import DEAD, PENDING
-from outbox_tasks.model import TOO_LARGE, UNKNOWN_DESTINATION, Bundle
+from outbox_tasks.database.connection import Database
+from outbox_tasks.model import DrainAsked, Single
 from outbox_tasks.relay.store import processes
-from outbox_tasks.relay.store.claimed import Claimed
-from outbox_tasks.relay.store.ends import Ends
-from outbox_tasks.relay.store.keyed import Keys
 from outbox_tasks.relay.store.lanes import Lanes, Snapshot
-from outbox_tasks.relay.store.queues import Window
+from outbox_tasks.relay.store.places import FREED_LATELY, LONG_AGO, Places
 from outbox_tasks.settings import Settings
 
-BUNDLES, MESSAGES = 1000, 10_000
-"""Leases that have run out, and waits that are over, that one claim looks after."""
+HOUSE_EVERY = 0.25
+"""Seconds between two looks for leases that have run out and waits that are over."""
 
-MOST_NOTED = 10_000
-"""Messages that are marked after a failover: more have hardly been sent in the moment that it undid."""
+LEASES_AT_ONCE, MESSAGES_AT_ONCE = 1000, 10_000
+"""Leases that have run out, and messages of these, or waits that are over, that one look takes back."""
 
-BURIED_AT_ONCE = 1000
-"""Messages to unknown destinations that become dead letters at once, with a key and without."""
+ENDS_READ_ANEW_EVERY = 60.0
+"""Seconds after which a look reads the ends of leases from the first one on. Between, it reads those that ended lately:
+an old snapshot keeps all that are gone."""
 
-DESTINATIONS_AT_ONCE = 1000
-"""Destinations that are looked at for such messages at once."""
-
-STRANGE_EVERY = 30.0
-"""Seconds between two looks for messages to destinations that are not configured."""
+BURIED_AT_ONCE, STRANGERS_AT_ONCE = 1000, 1000
+"""Messages to unknown destinations that become dead letters at once, and such destinations that are looked at at
+once."""
 
 GRACE = 3600.0
 """Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
 
+MOST_SUSPECTS = 10_000
+"""Messages that get a note after the database has lost commits: more have hardly been sent in that moment."""
 
-@dataclass(frozen=True, slots=True)
-class Dead:
-    """A message that a claim makes a dead letter."""
 
-    row: Claimed
-    code: str | None
-    error: str | None
+class Due(NamedTuple):
+    """A destination of which something is due: see claim/due.sql."""
+
+    destination: str
+    known: bool
+    free: int
+    alone: int
+    fresh: int
+    held: int
+    drains: int
+    shut: bool
+    probe: bool
+
+    @property
+    def total(self) -> int:
+        """How many messages."""
+        return self.free + self.alone + self.fresh + self.held
+
+
+class Share(NamedTuple):
+    """What a claim takes singly of a destination."""
+
+    free: int
+    held: int
+    fresh: int
+    token: str | None = None
+    """Of a probe: then it takes one message, of one kind."""
+
+
+class Buried(NamedTuple):
+    """A message to an unknown destination that is a dead letter now."""
+
+    id: str
+    event_type: str
+    destination: str
+    key: str | None
+    error: str
 
 
 class Claims(Database):
     """The verbs of a claim."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, lanes: Lanes, places: Places) -> None:
         super().__init__(engine, settings)
-        self._lanes, self._keys = Lanes(), Keys(settings)
-        self.unread: Set[str] = self._keys.unread
-        self._keys_first = False
-        self._ends = Ends(settings.statement_timeout)
-        self._strange_at = -inf
-        """When messages to destinations that are not configured were last looked for: by `anything_due`,"""
-        self._buried_at = -inf
-        """and by `bury_unroutable`,"""
-        self._buried_past = ""
-        """which goes on after this destination."""
+        self._lanes, self._places = lanes, places
+        self._strangers_past = self._buried_past = ""
+        self._looked_at = self._ends_read_at = -inf
+        self._no_end_before = LONG_AGO
+        self.expired: Counter[tuple[str, str]] = Counter()
+        """How many messages were taken back since somebody asked, by destination and cause."""
 
-    def claim(
-        self,
-        shares: Mapping[str, int],
-        lease: str,
-        pack: Callable[[Sequence[Claimed]], list[Bundle]],
-        tries: Collection[str] = (),
-    ) -> tuple[list[Claimed], list[Bundle]]:
-        """Take up to `shares[destination]` due messages of each destination, and lease the bundles that `pack` makes of
-        them. Each bundle has a lease of its own; the first probe has the claim's. `tries`: the destinations that
-        give one message only, a probe; it is one that has never failed, if there is any.
+    def keep_house(self) -> None:
+        """Now and then: take back what has run out, and wake what waits no longer. Seldom: free the keys of
+        destinations whose dead letters no longer hold up theirs."""
+        now = time.monotonic()
+        if now < self._looked_at + HOUSE_EVERY:
+            return
+        self._looked_at = now
+        since = self._no_end_before
+        if now > self._ends_read_at + ENDS_READ_ANEW_EVERY:
+            since, self._ends_read_at = LONG_AGO, now
+            names = self.settings.destinations
+            self.ask("claim/unblock.sql", destinations=[name for name in names if not self.settings.dead_blocks(name)])
+        *rows, looked = self.ask("claim/expire.sql", most=LEASES_AT_ONCE, messages=MESSAGES_AT_ONCE, since=since)
+        if looked.leases < LEASES_AT_ONCE and len(rows) < MESSAGES_AT_ONCE:
+            self._no_end_before = looked.at - FREED_LATELY
+        rows += self.ask("run/expire.sql", most=MESSAGES_AT_ONCE)
+        self.expired.update((row.destination, row.cause) for row in rows)
+        self.ask("claim/wake.sql", most=MESSAGES_AT_ONCE)
 
-        What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
-        """
-        causes = self._look_after()
-        self._keys_first = not self._keys_first  # in turns, so that neither kind starves the other
+    def due(self, most: int) -> list[Due]:
+        """The configured destinations of which something is due, counted up to `most`."""
+        known = [place | {"span": self._lanes.spans(place["destination"])} for place in self._places.known()]
+        rows = self.ask(
+            "claim/due.sql",
+            known=json.dumps(known),
+            most=most,
+            others=STRANGERS_AT_ONCE,
+            past=self._strangers_past,
+        )
+        others = [row.destination for row in rows if not row.known]
+        self._strangers_past = max(others) if len(others) >= STRANGERS_AT_ONCE else ""
+        return [Due(*row) for row in rows if row.destination in self.settings.destinations]
+
+    def take_singly(self, shares: Mapping[str, Share]) -> list[Single]:
+        """Lease messages of these destinations, each for itself."""
+        lease = {"holder": processes.holder(), "hold": self.settings.queue_lease}
         try:
-            with self.transaction() as run:
-                if self._keys_first:
-                    keyed, windows = self._keys.take(run, shares, self._ends.none_before, tries)
-                    left = _left(shares, keyed)
-                    found, looked = self._take(run, left, tries)
-                else:
-                    left = dict(shares)
-                    found, looked = self._take(run, left, tries)
-                    keyed, windows = self._keys.take(run, _left(shares, found), self._ends.none_before, tries)
-                rows = [self._claimed(row) for row in found] + keyed
-                rows = [row._replace(cause=causes.get(row.seq)) for row in rows] if causes else rows
-                rows = self._parted(run, sorted(rows, key=lambda row: row.seq), windows)
-                bundles = self._leased(run, pack(rows), rows, lease)
-                self._keys.put_aside(run, windows, self._ends.none_before)
+            free = {name: share for name, share in shares.items() if share.free}
+            singles = self._take_free(free, lease) if free else []
+            if keyed := {name: share for name, share in shares.items() if share.held or share.fresh}:
+                singles += self._take_keys(keyed, lease)
         except BaseException:
             self._lanes.clear()
-            self._keys.clear()
+            self._places.clear()
             raise
-        read = [(row.destination, row.priority, int(row.at), row.seq) for row in found]
-        left = {name: size for name, size in left.items() if name not in tries}
-        self._lanes.read(left, read, Snapshot.read(looked.at), life=looked.id)
-        self._keys.committed()
-        return rows, bundles
+        return singles
 
-    def _take(self, run: Run, shares: Mapping[str, int], tries: Collection[str]) -> tuple[list[Any], Any]:
-        """Take messages without a key; returns them, and what the look says of itself."""
-        *found, looked = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares, tries)))
-        return found, looked
-
-    def _look_after(self) -> dict[int, str]:
-        """Take back what has run out, and wake what waits no longer. Returns why, by message."""
-        since = self._ends.since()
-        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, messages=MESSAGES, since=since)
-        self._ends.looked(since, looked.at, found_all=looked.bundles < BUNDLES and len(ended) < MESSAGES)
-        ended += self.ask("run/expire.sql", most=MESSAGES)
-        self.ask("claim/wake.sql", most=MESSAGES)
-        return {row.seq: row.cause for row in ended}
-
-    def _claimed(self, row: Any) -> Claimed:
-        return Claimed(
-            row.seq, row.id, row.destination, row.event_type, row.attempts, PENDING, row.alone, None, row.priority,
-            size=row.size, age=row.age,
-        )  # fmt: skip
-
-    def _parted(self, run: Run, rows: list[Claimed], windows: list[Window]) -> list[Claimed]:
-        """The rows. Those that have no attempts left, or are too old or too large, are dead now; those that a newer
-        message of their key replaces are discarded."""
-        worn = [row.seq for row in rows if row.attempts >= self.settings.destinations[row.destination].max_attempts]
-        spared = {row.seq: row.spared for row in run("claim/spared.sql", seqs=worn)} if worn else {}
-        judged = (self._judged(row, spared.get(row.seq, 0)) for row in rows)
-        dead = {one.row.seq: one for one in judged if one is not None}
-        replaced = [row for row in rows if row.superseded and row.seq not in dead]
-        if dead or replaced:  # these may free their keys, for what is behind them
-            self._keys.put_aside(run, windows, self._ends.none_before)
-        if replaced:
-            run("claim/supersede.sql", message=json.dumps([_named(row) for row in replaced]))
-        if not dead:
-            return rows
-        why = {died.seq: died for died in self._bury(run, dead.values())}
-        return [
-            row._replace(status=DEAD, code=why[row.seq].code, error=why[row.seq].error) if row.seq in why else row
-            for row in rows
+    def _take_free(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
+        tries = {name for name, share in shares.items() if share.token is not None}
+        asked = [
+            {
+                "destination": name,
+                "most": share.free,
+                "token": share.token,
+                "span": self._lanes.spans(name, from_front=name in tries),
+            }
+            for name, share in shares.items()
         ]
+        *rows, looked = self.ask("claim/take_free_singly.sql", **lease, share=json.dumps(asked))
+        read = [(row.destination, row.priority, int(row.at), row.seq) for row in rows if row.at is not None]
+        count = Counter(row.destination for row in rows)
+        ends = {name for name, share in shares.items() if count[name] < share.free}
+        names = [name for name in shares if name not in tries]
+        self._lanes.read(names, read, Snapshot.read(looked.at), life=looked.id, ends=ends)
+        return [_single(row) for row in rows]
 
-    def _judged(self, row: Claimed, spared: int) -> Dead | None:
-        limits = self.settings.destinations[row.destination]
-        if limits.max_age is not None and row.age > limits.max_age:
-            return Dead(row, "too_old", f"not delivered within {limits.max_age:g} seconds")
-        if row.size > limits.largest:
-            error = f"its payload has {row.size} bytes, and the destination takes {limits.largest}: see max_bytes"
-            return Dead(row, TOO_LARGE, error)
-        return Dead(row, None, None) if row.attempts - spared >= limits.max_attempts else None
-
-    def _bury(self, run: Run, dead: Iterable[Dead]) -> Sequence[Any]:
-        said = [{**_named(one.row), "code": one.code, "error": one.error} for one in dead]
-        return run("claim/bury.sql", message=json.dumps(said))
-
-    def _leased(self, run: Run, packed: list[Bundle], rows: Sequence[Claimed], lease: str) -> list[Bundle]:
-        if not packed:
-            return []
-        numbers: dict[tuple[str, str], list[Claimed]] = defaultdict(list)  # a writer may have given two messages one id
+    def _take_keys(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
+        places = {name: self._places.of(name) for name in shares}
+        asked = [
+            {
+                "destination": name, "held": share.held, "fresh": share.fresh, "token": share.token,
+                "start": places[name].start, "free_since": places[name].free_since.isoformat(),
+                "blocks": self.settings.dead_blocks(name),
+            }
+            for name, share in shares.items()
+        ]  # fmt: skip
+        rows = self.ask("claim/take_keys_singly.sql", **lease, share=json.dumps(asked))
         for row in rows:
-            if row.status != DEAD and not row.superseded:
-                numbers[row.destination, row.id].append(row)
-        bundles, said = [], []
-        probes: dict[str, str] = {}
-        for bundle in packed:
-            token = str(uuid4())
-            if bundle.probe:  # the breaker knows the claim's own lease; a second probe tells it another one
-                token = probes[bundle.destination] = token if probes else lease
-            bundles.append(replace(bundle, lease=token))
-            of_it = [numbers[bundle.destination, ticket.id].pop(0) for ticket in bundle.tickets]
-            keys = sorted({row.key for row in of_it if row.key is not None})
-            seqs = [row.seq for row in of_it]
-            said.append({"token": token, "destination": bundle.destination, "seqs": seqs, "keys": keys or None})
-        hold = self.settings.queue_lease
-        run("claim/lease.sql", bundle=json.dumps(said), holder=processes.holder(), hold=hold)
-        if len(probes) > 1:
-            probe = [{"destination": name, "token": token} for name, token in sorted(probes.items())]
-            run("traffic/probes.sql", probe=json.dumps(probe), granted=lease)
-        return bundles
+            if row.seq is None:
+                place = places[row.destination]
+                if row.next_start is not None:
+                    place.start = max(place.start, row.next_start)
+                if row.all_before is not None:
+                    place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
+        return [_single(row) for row in rows if row.seq is not None]
 
-    def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
+    def ask_drains(self, wanted: Mapping[str, tuple[int, int]]) -> list[DrainAsked]:
+        """Reserve slots: of each destination at most so many in all, and so many more."""
+        share = [{"destination": name, "slots": slots, "wanted": more} for name, (slots, more) in wanted.items()]
+        rows = self.ask("claim/ask_drains.sql", share=json.dumps(share), hold=self.settings.drain_lease)
+        return [DrainAsked(row.destination, row.token) for row in rows]
+
+    def begin_drain(self, drain: DrainAsked) -> bool:
+        """Whether a drain still has its slot."""
+        hold = self.settings.drain_lease
+        return bool(self.ask("claim/begin_drain.sql", **drain._asdict(), holder=processes.holder(), hold=hold))
+
+    def end_drain(self, drain: DrainAsked) -> None:
+        """Free the slot of a drain."""
+        self.ask("claim/end_drain.sql", **drain._asdict())
+
+    def bury_strangers(self) -> list[Buried]:
         """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
-        configured. Each call buries up to `BURIED_AT_ONCE`. If it found fewer, calls in the next `pause` seconds bury
-        none."""
-        now = time.monotonic()
-        if now < self._buried_at + pause:
-            return []
-        self._buried_at = now
-        asked = {"known": list(self.settings.destinations), "grace": GRACE, "past": self._buried_past}
-        with self.transaction() as run:
-            *found, end = run("claim/unroutable.sql", **asked, look=DESTINATIONS_AT_ONCE, most=BURIED_AT_ONCE)
-            rows = [_unroutable(row) for row in found]
-            if rows:
-                self._bury(run, [Dead(row, row.code, row.error) for row in rows])
-        if len(rows) >= BURIED_AT_ONCE:
-            self._buried_at = -inf
-        else:
+        configured, up to `BURIED_AT_ONCE`."""
+        *rows, end = self.ask(
+            "claim/unroutable.sql",
+            known=list(self.settings.destinations),
+            grace=GRACE,
+            past=self._buried_past,
+            look=STRANGERS_AT_ONCE,
+            most=BURIED_AT_ONCE,
+        )
+        if len(rows) < BURIED_AT_ONCE:
             self._buried_past = end.destination
-        return rows
-
-    def anything_due(self, ahead: float = 0.0) -> bool:
-        """Whether a claim may find something to do, or something is due within `ahead` seconds."""
-        configured = self.settings.destinations
-        front, now, known = json.dumps(self._lanes.fronts(configured)), time.monotonic(), None
-        if now - self._strange_at > STRANGE_EVERY:
-            self._strange_at, known = now, [*configured]
-        keyed = json.dumps(self._keys.fronts(configured))
-        asked = {"front": front, "keyed": keyed, "since": self._ends.none_before, "known": known, "ahead": ahead}
-        [[found]] = self.ask("claim/due.sql", **asked)
-        return found or self._keys.must_go_back(self.ask)
+        return [Buried(row.id, row.event_type, row.destination, row.key, row.error) for row in rows]
 
     def until_next_due(self, ahead: float) -> float | None:
         """In how many seconds the next message is due, if that is within `ahead` seconds."""
-        seconds: float | None = self.ask("claim/next_due.sql", ahead=ahead)[0][0]
+        names = list(self._places.names())
+        seconds: float | None = self.ask("claim/next_due.sql", ahead=ahead, destinations=names)[0][0]
         return seconds
 
-    def note_timeline(self) -> int | None:
-        """If the database is on another timeline than before, note on messages that are due that they may have been
-        delivered; returns on how many. None: it is not."""
+    def note_lost_commits(self) -> int | None:
+        """If the database has lost its last commits, because it crashed or another server took over, note on messages
+        that are due that they may have been delivered; returns on how many. None: it has not."""
         changed = self.ask("report/timeline.sql")
-        if not changed or changed[0].before is None:
+        if not changed or changed[0].code is None:
             return None
-        return int(self.ask("claim/timeline.sql", most=MOST_NOTED)[0][0])
+        [row] = changed
+        return int(self.ask("claim/suspects.sql", code=row.code, error=row.error, most=MOST_SUSPECTS)[0][0])
 
-    def recall(self, gone: str | None = None, *, crashed: bool = False) -> int:
-        """End leases that nobody will use; returns of how many messages: those of the process `gone`, or else those of
-        all bundles that are not begun. `crashed`: only leases from before the last crash of the database server."""
-        [[count]] = self.ask("claim/recall.sql", gone=gone, crashed=crashed, hold=self.settings.queue_lease)
-        return int(count)
+    def recall(self, gone: str | None = None) -> int:
+        """End leases that nobody will use, and free slots; returns of how many messages: those of the process `gone`,
+        or else those of all singles that are not begun."""
+        return int(self.ask("claim/recall.sql", gone=gone, hold=self.settings.queue_lease)[0][0])
+
+    def give_back(self, tokens: Iterable[str]) -> None:
+        """End leases whose sends have not begun. Their messages are due again."""
+        self.ask("deliver/give_back.sql", tokens=list(tokens))
+
+    def hold_back(self, destinations: list[str]) -> None:
+        """Give back the singles of these destinations that wait in the queue for their first send."""
+        self.ask("claim/hold_back.sql", destinations=destinations)
+
+    def holders(self, place: str) -> list[str]:
+        """The processes that have a lease or a slot, and whose names begin with `place`."""
+        return [row.holder for row in self.ask("claim/holders.sql", place=place)]
 
 
-def _left(shares: Mapping[str, int], taken: Sequence[Any]) -> dict[str, int]:
-    """What is left of the shares."""
-    found = Counter(row.destination for row in taken)
-    return {name: size - found[name] for name, size in shares.items() if size > found[name]}
-
-
-def _named(row: Claimed) -> dict[str, Any]:
-    return {"seq": row.seq, "destination": row.destination, "key": row.key}
-
-
-def _unroutable(row: Any) -> Claimed:
-    error = f"no destination '{row.destination[:100]}' is configured"
-    fields = (row.seq, row.id, row.destination, row.event_type, row.attempts, DEAD, False, row.key, row.priority)
-    return Claimed(*fields, UNKNOWN_DESTINATION, error)
+def _single(row: Any) -> Single:
+    return Single(row.id, row.event_type, row.destination, row.attempts, row.token)

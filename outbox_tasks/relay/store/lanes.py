@@ -11,7 +11,7 @@ a claim put back that did not end.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -75,13 +75,12 @@ class Lanes:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._life: str | None = None
 
-    def spans(self, shares: Mapping[str, int], tries: Container[str] = ()) -> list[dict[str, Any]]:
-        """Which parts of the lanes to look at for these shares: see claim/take.sql. A try looks from the front."""
+    def spans(self, name: str, *, from_front: bool = False) -> list[dict[str, Any]]:
+        """Which parts of a destination's lanes to look at: see claim/take_free.sql."""
         return [
-            {"destination": name, "size": size, "tries": name in tries, "priority": priority, "weight": weight, **span}
-            for name, size in shares.items()
+            {"priority": priority, "weight": weight, **span}
             for priority, weight in WEIGHTS.items()
-            for span in (Lane() if name in tries else self._lane(name, priority)).spans()
+            for span in (Lane() if from_front else self._lane(name, priority)).spans()
         ]
 
     def _lane(self, name: str, priority: int) -> Lane:
@@ -91,10 +90,16 @@ class Lanes:
         return lane
 
     def read(
-        self, shares: Mapping[str, int], taken: Iterable[tuple[str, int, int, int]], snapshot: Snapshot, life: str
+        self,
+        names: Iterable[str],
+        taken: Iterable[tuple[str, int, int, int]],
+        snapshot: Snapshot,
+        life: str,
+        ends: Container[str],
     ) -> None:
-        """Note what a committed claim took: destination, priority, transaction and number of each row. `life`: of the
-        server, which after a crash may give numbers of transactions out again."""
+        """Note what a committed take of these destinations took: destination, priority, transaction and number of each
+        row. `ends`: the destinations of which nothing was left. `life`: of the server, which after a crash may give
+        numbers of transactions out again."""
         before, self._life = self._life, life
         if before not in (None, life):
             self.clear()
@@ -102,17 +107,10 @@ class Lanes:
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for name, priority, xid, seq in taken:
             found.setdefault((name, priority), []).append((xid, seq))
-        for name, size in shares.items():
-            of_lanes = {priority: sorted(found.get((name, priority), ())) for priority in WEIGHTS}
-            to_the_end = sum(map(len, of_lanes.values())) < size
-            for priority, rows in of_lanes.items():
+        for name in names:
+            for priority in WEIGHTS:
                 if lane := self._lanes.get((name, priority)):
-                    lane.read(rows, snapshot, to_its_end=to_the_end)
-
-    def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Where the lanes of these destinations go on, and what may be late there: see claim/due.sql."""
-        spans = self.spans(dict.fromkeys(names, 1))
-        return [{key: span[key] for key in ("destination", "priority", "xid", "seq", "until")} for span in spans]
+                    lane.read(sorted(found.get((name, priority), ())), snapshot, to_its_end=name in ends)
 
     def clear(self) -> None:
         """Read all from the front: a claim did not end, or the database is another one."""

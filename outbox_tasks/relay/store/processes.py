@@ -1,5 +1,4 @@
-"""Processes, by the names that they leave on the rows they hold: host/space:pid. A process that runs several tasks at
-once has several names: the others end with #1, #2, …"""
+"""Processes, by the names that they leave on the rows they hold: host/space:pid."""
 
 from __future__ import annotations
 
@@ -27,11 +26,6 @@ def _space() -> str:
     return hashlib.sha256(seen.encode()).hexdigest()[:6]
 
 
-def names(threads: int) -> list[str]:
-    """The names of this process: one for each task that it runs at once."""
-    return [holder(), *(f"{holder()}#{n}" for n in range(1, threads))]
-
-
 def neighbourhood() -> str:
     """How the names of all processes begin that this one can see."""
     return holder().rpartition(":")[0] + ":"
@@ -39,7 +33,7 @@ def neighbourhood() -> str:
 
 def is_gone(name: str) -> bool:
     """Whether the process of this name has ended. Ask only for names in the `neighbourhood`."""
-    return not alive(int(name.rpartition(":")[2].partition("#")[0]))
+    return not alive(int(name.rpartition(":")[2]))
 
 
 def alive(pid: int) -> bool:

@@ -116,7 +116,8 @@ class Runs(Database):
         """The task has failed for good, after so many seconds. `code`: the name of the exception's type."""
         trace = storable(traceback[-MAX_TRACEBACK:]) if traceback else None
         said = {**_error(code, error), "traceback": trace, "ran": ran}
-        return self._ended("run/fail.sql", run, following, said)
+        blocks = [name for name in self.settings.destinations if self.settings.dead_blocks(name)]
+        return self._ended("run/fail.sql", run, following, said, blocks=blocks)
 
     def retry(self, run: Run, copy: Row, wait: float, code: str, error: str) -> bool:
         """The task asks to be run again after `wait` seconds, as `copy` says."""

@@ -17,26 +17,29 @@ WITH
 ), gone AS (
   DELETE FROM :schema.outbox_dead d USING picked WHERE d.seq = picked.seq RETURNING d.seq
 ), back AS MATERIALIZED (
-  SELECT m.seq, m.id, m.destination, m.key, m.priority, m.latest, m.deliver_at, octet_length(m.payload) AS size, clock.now,
-         coalesce(t.attempts, 0) AS attempts,
-         coalesce(t.code IN ('unsettled', 'failed_together', 'failed_alone'), false) AS alone
-  FROM gone CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
+  SELECT m.seq, m.id, m.destination, m.key, m.priority, m.deliver_at, octet_length(m.payload) AS size, now() AS due, now() AS since,
+         coalesce(t.attempts, 0) AS spent, 0 AS attempts, :schema.outbox_goes_alone(t.code) AS alone
+  FROM gone
   CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = gone.seq LIMIT 1) AS m
   LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = gone.seq LIMIT 1) AS t ON true
 ), noted AS (
   INSERT INTO :schema.outbox_trouble AS t (seq, since, history)
-  SELECT seq, now, :schema.outbox_noted('[]', jsonb_build_object(
-           'at', now, 'what', 'redriven', 'by', :person::text, 'why', :reason::text, 'entry', :entry::bigint,
-           'attempts', attempts, 'deliver_at', deliver_at))
+  SELECT seq, due, :schema.outbox_noted('[]', jsonb_build_object(
+           'at', due, 'what', 'redriven', 'by', :person::text, 'why', :reason::text, 'entry', :entry::bigint,
+           'attempts', spent, 'deliver_at', deliver_at))
   FROM back ORDER BY seq
   ON CONFLICT (seq) DO UPDATE SET attempts = 0, spared = 0, outages = 0, unheard = 0, since = excluded.since,
                                   history = :schema.outbox_noted(t.history, excluded.history -> 0)
-), ready AS (
-  INSERT INTO :schema.outbox_ready (seq, since, size, priority, alone, latest, destination)
-  SELECT seq, now, size, priority, alone, latest, destination FROM back WHERE key IS NULL
-), first AS (
-  INSERT INTO :schema.outbox_held (seq, since, size, priority, alone, latest, destination, key, free)
-  SELECT seq, now, size, priority, alone, latest, destination, key, true FROM back WHERE key IS NOT NULL
+),
+  \ir ../parts/put_back.sql
+, queued AS (  -- a busy key stays busy; behind another dead letter of the key, and an earlier one, nothing goes
+  INSERT INTO :schema.outbox_keys AS k (destination, key, due, more, first)
+  SELECT destination, key, clock_timestamp(), true, min(seq) FROM back WHERE key IS NOT NULL GROUP BY destination, key
+  ORDER BY destination, key
+  ON CONFLICT (destination, key) DO UPDATE SET more = true, first = least(k.first, excluded.first),
+    due = CASE WHEN k.due = 'infinity' AND EXISTS (
+      SELECT FROM :schema.outbox_dead d WHERE d.destination = k.destination AND d.key = k.key AND d.seq < excluded.first
+        AND d.seq <> ALL (ARRAY(SELECT seq FROM back))) THEN k.due ELSE excluded.due END
 ), counted AS (  -- the audit keeps the first 1000 ids
   UPDATE :schema.outbox_audit a SET
     count = a.count + (SELECT count(*) FROM back),

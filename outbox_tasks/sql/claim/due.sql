@@ -1,19 +1,57 @@
--- Whether a claim may find something to do now: something is ready, a wait is over within `ahead` seconds, a held message may
--- be free; or something is leased, so that a claim sees if the broker has lost it.
+-- The destinations of which something is due, and how much: free (without a key), alone, fresh and held (with keys), each counted
+-- up to `most`; what else a claim asks of them: drains (at work, or asked for), shut (paused, or its circuit is open), probe (its
+-- circuit is open, and a message may try now); and the lowest allowed number of the sends (allowance). Its cost grows with the
+-- destinations of which something is due, not with all that are configured.
 --
--- front: JSON rows of destination, priority, xid, seq and until, as `span` of take.sql; keyed: JSON rows of destination and
--- start, as `share` of look_keys.sql; since: of `locked_until`, where an earlier look found no more; known: the configured
--- destinations; null: others are not asked for.
-SELECT EXISTS (SELECT FROM :schema.outbox_waiting WHERE due <= now() + :ahead::float * interval '1 second')
-    OR EXISTS (SELECT FROM :schema.outbox_leases WHERE locked_until >= :since::timestamptz)
-    OR EXISTS (SELECT FROM :schema.outbox_runs WHERE locked_until <= now())
-    OR EXISTS (SELECT FROM :schema.outbox_held WHERE free) OR EXISTS (SELECT FROM :schema.outbox_freed)
-    OR EXISTS (SELECT FROM json_to_recordset(:front::json) AS f(destination text, priority smallint, xid xid8, seq bigint,
-                                                                 until xid8)
-               CROSS JOIN LATERAL (SELECT FROM :schema.outbox_ready r
-                                   WHERE r.destination = f.destination AND r.priority = f.priority AND r.key IS NULL
-                                     AND (r.xid, r.seq) > (f.xid, f.seq) AND r.xid <= f.until LIMIT 1) AS r)
-    OR EXISTS (SELECT FROM json_to_recordset(:keyed::json) AS k(destination text, start bigint)
-               CROSS JOIN LATERAL (SELECT FROM :schema.outbox_ready r
-                                   WHERE r.destination = k.destination AND r.key IS NOT NULL AND r.seq >= k.start LIMIT 1) AS r)
-    OR :known::text[] IS NOT NULL AND EXISTS (SELECT FROM :schema.outbox_ready WHERE destination <> ALL (:known))
+-- known: those that this process has served lately, as JSON rows of destination; start, free_since: as outbox_take_new and
+-- outbox_take_held have them; and span: as take_free.sql has it. Others are looked for between these names, so that rows which are
+-- gone, and which an old snapshot keeps, are not read again: up to `others` of them, beyond the name `past`.
+WITH RECURSIVE known AS MATERIALIZED (
+  SELECT * FROM json_to_recordset(:known::json) AS k(destination text, start bigint, free_since timestamptz, span json)
+), gap AS (
+  SELECT name AS low, lead(name) OVER (ORDER BY name) AS high FROM (SELECT destination AS name FROM known UNION SELECT '') AS n
+), other AS (
+  SELECT NULL::text AS name, greatest(low, :past::text) AS low, high FROM gap WHERE high IS NULL OR high > :past::text
+  UNION ALL
+  SELECT next.name, next.name, other.high
+  FROM other CROSS JOIN LATERAL (SELECT :schema.outbox_next_destination(other.low, other.high) AS name) AS next
+  WHERE next.name IS NOT NULL
+), place AS MATERIALIZED (
+  SELECT destination, start, free_since, span, true AS known FROM known
+  UNION ALL
+  (SELECT name, 0, '-infinity', s.span, false
+   FROM other CROSS JOIN (SELECT json_agg(json_build_object('priority', n, 'xid', '0', 'seq', 0, 'until', '9223372036854775807')) AS span
+                          FROM generate_series(-1, 1) AS n) AS s
+   WHERE name IS NOT NULL LIMIT :others::integer)
+), writers AS MATERIALIZED (SELECT * FROM :schema.outbox_open_writers())
+SELECT p.destination, p.known, free.count AS free, alone.count AS alone, fresh.count AS fresh, held.count AS held,
+       (SELECT count(*) FROM :schema.outbox_drains d WHERE d.destination = p.destination AND d.until > now()) AS drains,
+       coalesce(d.paused_at IS NOT NULL OR d.opened_at IS NOT NULL, false) AS shut,
+       coalesce(d.paused_at IS NULL AND d.opened_at IS NOT NULL AND d.pause_until <= now(), false) AS probe
+FROM place p
+LEFT JOIN :schema.outbox_destinations d ON d.name = p.destination
+CROSS JOIN LATERAL (SELECT count(*) FROM (
+  SELECT FROM json_to_recordset(p.span) AS span(priority smallint, xid xid8, seq bigint, until xid8) CROSS JOIN LATERAL (
+    SELECT FROM :schema.outbox_ready r
+    WHERE r.destination = p.destination AND r.priority = span.priority AND r.key IS NULL AND NOT r.alone
+      AND (r.xid, r.seq) > (span.xid, span.seq) AND r.xid <= span.until LIMIT :most::integer) AS r
+  LIMIT :most) AS r) AS free
+CROSS JOIN LATERAL (SELECT count(*) FROM (
+  SELECT FROM :schema.outbox_ready r WHERE r.alone AND r.destination = p.destination LIMIT :most) AS r) AS alone
+CROSS JOIN LATERAL (SELECT count(*) FROM (
+  SELECT FROM :schema.outbox_ready r CROSS JOIN writers w
+  WHERE r.destination = p.destination AND r.key IS NOT NULL AND r.seq >= p.start AND r.seq <= w.high
+    AND (w.floors IS NULL OR :schema.outbox_comes_next(r.destination, r.key, r.seq, w.classes, w.floors)) LIMIT :most) AS r) AS fresh
+CROSS JOIN LATERAL (SELECT count(*) FROM (  -- a key of which nothing is held counts, too: a take removes its row
+  SELECT FROM (
+    SELECT k.key, k.first FROM :schema.outbox_keys k
+    WHERE k.destination = p.destination AND k.token IS NULL AND k.due = '-infinity'
+    UNION ALL
+    SELECT k.key, k.first FROM :schema.outbox_keys k
+    WHERE k.destination = p.destination AND k.token IS NULL AND k.due <= now() AND k.due >= p.free_since AND k.due > '-infinity'
+    LIMIT :most) AS k
+  LEFT JOIN LATERAL (
+    SELECT FROM :schema.outbox_held h
+    WHERE h.destination = p.destination AND h.key = k.key AND h.seq >= k.first LIMIT :most) AS h ON true
+  LIMIT :most) AS k) AS held
+WHERE free.count + alone.count + fresh.count + held.count > 0 OR NOT p.known

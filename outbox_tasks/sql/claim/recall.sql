@@ -1,15 +1,16 @@
 -- Ends the leases of a process that is gone (null: of all) that were not begun, and those that it has begun: the next
--- claim finds them. A retry waits until its time. gone; hold: seconds that a lease is granted beyond a wait; crashed:
--- only leases from before the server's last crash. Returns how many messages they had.
-WITH ended AS (
+-- claim finds them. A retry waits until its time. Frees the slots of its drains, too; or those of all that were only asked for.
+-- gone; hold: seconds that a lease is granted beyond a wait. Returns how many messages the leases had.
+WITH slots AS (
+  UPDATE :schema.outbox_drains d SET until = now()
+  WHERE d.holder = :gone::text OR :gone IS NULL AND d.holder IS NULL
+), ended AS (
   UPDATE :schema.outbox_leases l
   SET locked_until = least(l.locked_until, CASE WHEN l.begun_at IS NOT NULL THEN now()
                              ELSE greatest(now(), l.locked_until - :hold::float * interval '1 second') END)
   WHERE l.token IN (
     SELECT token FROM :schema.outbox_leases
     WHERE locked_until > now() AND (holder = :gone::text OR :gone IS NULL AND begun_at IS NULL)
-      AND (NOT :crashed::boolean
-           OR locked_until - :hold::float * interval '1 second' < (SELECT stats_reset FROM pg_stat_bgwriter))
     FOR UPDATE SKIP LOCKED)
   RETURNING l.seqs
 )

@@ -1,35 +1,60 @@
--- Takes messages that have been due for `grace` seconds for destinations that are not `known`, to be buried in the same
--- transaction. Writers may know of a destination before the relay does.
+-- Makes dead letters of messages that have been due for `grace` seconds for destinations that are not `known`. Writers may know of
+-- a destination before the relay does.
 --
--- past: this looks at the `look` destinations after this one, because a writer can name any number. most: so many messages with
--- a key are taken, and so many without. Returns the messages; and one row without a number, with the destination after which
--- the next look begins (an empty text: at the first one).
+-- past: this looks at the `look` destinations after this one, because a writer can name any number. most: so many messages are
+-- buried. Returns them; and one row without a number, with the destination after which the next look begins (an empty text: at
+-- the first one). No key's row stops what is behind: that is buried too.
 WITH RECURSIVE place AS (
   SELECT :past::text AS destination, 0 AS n
   UNION ALL
-  SELECT least((SELECT r.destination FROM :schema.outbox_ready r WHERE r.key IS NULL AND r.destination > place.destination
-                ORDER BY r.destination LIMIT 1),
-               (SELECT r.destination FROM :schema.outbox_ready r WHERE r.key IS NOT NULL AND r.destination > place.destination
-                ORDER BY r.destination LIMIT 1)), n + 1
+  SELECT :schema.outbox_next_destination(place.destination, NULL), n + 1
   FROM place WHERE place.destination IS NOT NULL AND n < :look::integer
 ), strange AS MATERIALIZED (
   SELECT destination, n FROM place WHERE n > 0 AND destination IS NOT NULL
-), lost AS (
-  (SELECT r.at FROM strange CROSS JOIN LATERAL (
-     SELECT ctid AS at FROM :schema.outbox_ready
-     WHERE key IS NULL AND destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
+), lost AS MATERIALIZED (
+  SELECT r.* FROM strange CROSS JOIN LATERAL (
+     SELECT ctid AS at, false AS is_held FROM :schema.outbox_ready
+     WHERE key IS NULL AND NOT alone AND destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
      ORDER BY priority, xid, seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
-   WHERE strange.destination <> ALL (:known::text[]) LIMIT :most)
+  WHERE strange.destination <> ALL (:known::text[])
   UNION ALL
-  (SELECT r.at FROM strange CROSS JOIN LATERAL (
-     SELECT ctid AS at FROM :schema.outbox_ready
-     WHERE key IS NOT NULL AND destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
+  SELECT r.* FROM strange CROSS JOIN LATERAL (
+     SELECT ctid AS at, false FROM :schema.outbox_ready
+     WHERE (key IS NOT NULL) AND destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
      ORDER BY seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
-   WHERE strange.destination <> ALL (:known::text[]) LIMIT :most)
+  WHERE strange.destination <> ALL (:known::text[])
+  UNION ALL
+  SELECT r.* FROM strange CROSS JOIN LATERAL (
+     SELECT ctid AS at, false FROM :schema.outbox_ready WHERE alone AND destination = strange.destination
+     ORDER BY seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
+  WHERE strange.destination <> ALL (:known::text[])
+  UNION ALL
+  SELECT r.* FROM strange CROSS JOIN LATERAL (
+     SELECT ctid AS at, true FROM :schema.outbox_held
+     WHERE destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
+     ORDER BY key, seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
+  WHERE strange.destination <> ALL (:known::text[])
+), lot AS MATERIALIZED (
+  SELECT * FROM lost LIMIT :most
 ), gone AS (
-  DELETE FROM :schema.outbox_ready r USING lost WHERE r.ctid = lost.at RETURNING r.*
+  DELETE FROM :schema.outbox_ready r USING lot WHERE r.ctid = lot.at AND NOT lot.is_held RETURNING r.seq
+), gone_held AS (
+  DELETE FROM :schema.outbox_held h USING lot WHERE h.ctid = lot.at AND lot.is_held RETURNING h.seq
+), buried AS MATERIALIZED (
+  SELECT m.seq, m.id, m.event_type, m.destination, m.key, 'no destination ''' || left(m.destination, 100) || ''' is configured' AS error
+  FROM (SELECT seq FROM gone UNION ALL SELECT seq FROM gone_held) AS g
+  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = g.seq LIMIT 1) AS m
+), noted AS (
+  INSERT INTO :schema.outbox_trouble AS t (seq, code, error, history)
+  SELECT seq, 'unknown_destination', error, :schema.outbox_noted('[]', jsonb_build_object(
+           'at', clock_timestamp(), 'what', 'dead', 'code', 'unknown_destination', 'error', error))
+  FROM buried
+  ON CONFLICT (seq) DO UPDATE SET code = excluded.code, error = excluded.error,
+    history = :schema.outbox_noted(t.history, excluded.history -> 0)
+), died AS (
+  INSERT INTO :schema.outbox_dead (seq, destination, key, kin)
+  SELECT seq, destination, key, :schema.outbox_error_group(destination, event_type, 'unknown_destination', error) FROM buried
 )
-SELECT gone.seq, m.id::text, m.event_type, gone.destination, gone.key, gone.attempts, gone.priority
-FROM gone JOIN :schema.outbox_messages m ON m.seq = gone.seq
+SELECT seq, id::text, event_type, destination, key, error FROM buried
 UNION ALL
-SELECT NULL, NULL, NULL, coalesce((SELECT destination FROM strange WHERE n = :look), ''), NULL, NULL, NULL
+SELECT NULL, NULL, NULL, coalesce((SELECT destination FROM strange WHERE n = :look), ''), NULL, NULL

@@ -1,24 +1,13 @@
--- Puts messages whose wait is over where a claim takes them from: to ready; those with a key before the others of it. And
--- marks the next held message of keys that others have noted as free: see outbox_free.
--- most: how many. Returns how many there were.
-WITH noted AS (
-  DELETE FROM :schema.outbox_freed f
-  WHERE f.ctid = ANY (ARRAY(SELECT ctid FROM :schema.outbox_freed LIMIT :most::integer FOR UPDATE SKIP LOCKED))
-  RETURNING f.destination, f.key
-), freed AS (
-  SELECT :schema.outbox_free(destination, array_agg(key)) FROM noted GROUP BY destination
-), due AS (
+-- Puts messages whose wait is over where a take finds them. most: how many. Returns how many there were.
+WITH due AS (
   DELETE FROM :schema.outbox_waiting w
   WHERE w.ctid = ANY (ARRAY(SELECT ctid FROM :schema.outbox_waiting WHERE due <= now() ORDER BY due LIMIT :most::integer
                             FOR UPDATE SKIP LOCKED))
   RETURNING w.*
-), first AS (
-  INSERT INTO :schema.outbox_held (seq, since, size, attempts, priority, alone, latest, destination, key, free)
-  SELECT seq, due, size, attempts, priority, alone, latest, destination, key, true FROM due WHERE key IS NOT NULL
-  RETURNING seq
-), ready AS (
-  INSERT INTO :schema.outbox_ready (seq, since, size, attempts, priority, alone, latest, destination)
-  SELECT seq, due, size, attempts, priority, alone, latest, destination FROM due WHERE key IS NULL
-  RETURNING seq
-)
-SELECT (SELECT count(*) FROM first) + (SELECT count(*) FROM ready) FROM (SELECT count(*) FROM freed) AS f
+), back AS MATERIALIZED (
+  SELECT due.seq, now() AS due, due.due AS since, due.attempts, due.alone, due.destination, m.key, m.priority,
+         octet_length(m.payload) AS size
+  FROM due CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = due.seq LIMIT 1) AS m
+),
+  \ir ../parts/put_back.sql
+SELECT count(*) FROM back

@@ -1,26 +1,27 @@
--- Records what became of messages of a bundle. Those that are not named stay in its lease.
+-- Records what became of the messages of a lease, and ends it.
 --
--- token; destination; patience: a message's outages in a row are spared if they are fewer than this.
--- said: JSON rows of id, step, wait (seconds), attempt, code, error, and token (of a retry).
---   sent
---   retry     again soon, by Celery: leased for `wait` seconds under a token of its own
---   release   again after `wait` seconds
+-- token; destination; keys: of the messages; blocks: a dead letter holds up its key; patience: a message's outages in a row are
+-- spared if they are fewer than this. verdict: JSON rows of seq, step, wait (seconds), attempt, code, error, and token (of a retry).
+--   sent · dead · discarded
+--   retry     again soon, by Celery: its lease goes on for `wait` seconds under a new token. Only a single can have this.
+--   later     again after `wait` seconds, through the table
 --   outage    the same, and the attempt is mostly spared: it does not count against max_attempts
---   behind    an earlier message of its key failed: it was not sent
+--   behind    not sent: an earlier message of its key was not, or there was no time left
 --   handed    a supervised task: it must begin to run within `wait` seconds, twice as long after each time it did not
---   dead · discarded
--- Returns the ids of the messages that were still ours.
+-- A known last error stays if code is null. Returns the numbers of the messages that were still ours, and whether more of their
+-- keys is due.
+--
+-- A message that a quick worker has begun to run is gone from the lease: then its run has its key.
 WITH lease AS MATERIALIZED (
   SELECT l.* FROM :schema.outbox_leases l
   WHERE l.token = :token::uuid AND l.destination = :destination::text
     AND set_config('synchronous_commit', 'off', true) = 'off'
   FOR UPDATE
-), ours AS MATERIALIZED (
-  SELECT m.seq, m.id, m.event_type, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
-         coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder,
-         clock.now, clock.now + r.wait * interval '1 second' AS due,
-         r.step, r.attempt, r.code, r.error, r.token, coalesce(t.outages, 0) AS outages, coalesce(t.unheard, 0) AS unheard,
-         least(r.attempt, 30000) - (r.step = 'behind')::integer AS attempts,
+), named AS MATERIALIZED (
+  SELECT m.seq, m.id, m.event_type, m.destination, m.key, m.priority, octet_length(m.payload) AS size,
+         coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder, now() + r.wait * interval '1 second' AS due,
+         r.step, r.attempt, r.token, coalesce(r.code, t.code, 'attempts_exhausted') AS code, coalesce(r.error, t.error) AS error,
+         least(r.attempt, 30000) - (r.step = 'behind')::integer AS attempts, coalesce(t.unheard, 0) AS unheard,
          -- An outage says nothing about the message. But if the message has met more outages in a row than the destination,
          -- others get through, and the message may be the cause. A failure of several messages together says nothing about
          -- each of them: nobody knows which of them caused it.
@@ -29,23 +30,25 @@ WITH lease AS MATERIALIZED (
            OR EXISTS (SELECT FROM :schema.outbox_destinations d
                       WHERE d.name = :destination AND (d.opened_at IS NOT NULL OR d.failures > t.outages))
          ))::integer AS spared,
-         coalesce(r.code IN ('unsettled', 'failed_together', 'failed_alone'), false) AS alone
-  FROM lease CROSS JOIN (SELECT clock_timestamp() AS now) AS clock CROSS JOIN LATERAL unnest(lease.seqs) AS s
-  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = s LIMIT 1) AS m
-  -- A writer may have given two messages one id: then one of their verdicts counts for both.
-  JOIN (SELECT DISTINCT ON (id) * FROM json_to_recordset(:said::json) AS r(
-          id uuid, step text, wait float, attempt integer, code text, error text, token uuid)) AS r ON r.id = m.id
-  LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = s LIMIT 1) AS t ON true
+         :schema.outbox_goes_alone(CASE WHEN r.step = 'behind' THEN t.code ELSE r.code END) AS alone,
+         m.seq = ANY (lease.seqs) AS ours
+  FROM lease CROSS JOIN json_to_recordset(:verdict::json) AS r(
+    seq bigint, step text, wait float, attempt integer, code text, error text, token uuid)
+  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = r.seq LIMIT 1) AS m
+  LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = r.seq LIMIT 1) AS t ON true
+), ours AS MATERIALIZED (  -- keeps: the key does not become free
+  SELECT * FROM (
+    SELECT named.*, bool_or(step IN ('handed', 'retry') OR NOT ours) OVER (PARTITION BY key) AS keeps FROM named) AS n
+  WHERE ours
 ), ended AS (
-  DELETE FROM :schema.outbox_leases l USING lease
-  WHERE l.token = lease.token AND (SELECT count(*) FROM ours) = cardinality(lease.seqs)
-  RETURNING l.destination, l.keys
-), shortened AS (
-  UPDATE :schema.outbox_leases l
-  SET seqs = ARRAY(SELECT s FROM unnest(lease.seqs) WITH ORDINALITY AS u(s, place)
-                   WHERE s NOT IN (SELECT seq FROM ours) ORDER BY place)
-  FROM lease WHERE l.token = lease.token AND (SELECT count(*) FROM ours) BETWEEN 1 AND cardinality(lease.seqs) - 1
-  RETURNING l.destination, l.keys
+  DELETE FROM :schema.outbox_leases l
+  WHERE l.token = (SELECT token FROM lease) AND NOT EXISTS (SELECT FROM ours WHERE step = 'retry')
+), goes_on AS (
+  UPDATE :schema.outbox_leases l SET token = ours.token, begun_at = NULL, locked_until = ours.due
+  FROM ours WHERE l.token = :token AND ours.step = 'retry'
+), goes_on_key AS (
+  UPDATE :schema.outbox_keys k SET token = (SELECT token FROM ours WHERE step = 'retry')
+  WHERE k.destination = :destination AND k.key = (SELECT key FROM ours WHERE step = 'retry') AND k.token = :token
 ), journalled AS (
   INSERT INTO :schema.outbox_journal (first, state, count, destination, holder, seqs)
   SELECT min(seq), step, count(*), destination, holder, range_agg(int8range(seq, seq, '[]'))
@@ -54,9 +57,9 @@ WITH lease AS MATERIALIZED (
   INSERT INTO :schema.outbox_trouble AS t (seq, attempts, spared, outages, code, error, history)
   SELECT seq, attempts, spared, (step = 'outage')::integer, code, error,
          :schema.outbox_noted('[]', jsonb_build_object(
-           'at', now, 'what', CASE step WHEN 'retry' THEN 'failed' WHEN 'release' THEN 'failed' ELSE step END,
+           'at', clock_timestamp(), 'what', CASE WHEN step IN ('retry', 'later') THEN 'failed' ELSE step END,
            'attempt', attempt, 'code', code, 'error', left(error, 300), 'by', holder))
-  FROM ours WHERE step IN ('retry', 'release', 'outage', 'dead', 'discarded')
+  FROM ours WHERE step IN ('retry', 'later', 'outage', 'dead', 'discarded')
   ON CONFLICT (seq) DO UPDATE SET
     attempts = excluded.attempts, spared = excluded.spared,
     outages = CASE WHEN excluded.outages > 0 THEN least(t.outages, 1000000000) + 1 ELSE 0 END,
@@ -65,29 +68,42 @@ WITH lease AS MATERIALIZED (
 ), reached AS (
   UPDATE :schema.outbox_trouble t SET outages = 0
   WHERE t.seq = ANY (ARRAY(SELECT seq FROM ours WHERE step = 'handed')) AND t.outages > 0
-), retried AS (
-  INSERT INTO :schema.outbox_leases (token, locked_until, destination, holder, seqs, keys)
-  SELECT token, max(due), destination, holder, array_agg(seq ORDER BY seq), array_agg(key) FILTER (WHERE key IS NOT NULL)
-  FROM ours WHERE step = 'retry' GROUP BY token, destination, holder
-), later AS (
-  INSERT INTO :schema.outbox_waiting (seq, due, since, size, attempts, priority, alone, latest, destination, key)
-  SELECT seq, due, since, size, attempts, priority, alone, latest, destination, key
-  FROM ours WHERE step IN ('release', 'outage')
-), behind AS (
-  INSERT INTO :schema.outbox_held (seq, since, size, attempts, priority, alone, latest, destination, key, free)
-  SELECT seq, since, size, attempts, priority, alone, latest, destination, key, true FROM ours WHERE step = 'behind'
 ), died AS (
   INSERT INTO :schema.outbox_dead (seq, destination, key, kin)
   SELECT seq, destination, key, :schema.outbox_error_group(destination, event_type, code, error)
   FROM ours WHERE step = 'dead'
 ), handed AS (
   INSERT INTO :schema.outbox_runs (seq, state, locked_until, attempts, unheard, id, destination, key, holder)
-  SELECT seq, 'handed over', now + (due - now) * 2 ^ least(unheard, 6), attempt, unheard, id, destination, key, holder
+  SELECT seq, 'handed over', now() + (due - now()) * 2 ^ least(unheard, 6), attempt, unheard, id, destination, key, holder
   FROM ours WHERE step = 'handed'
-), freed AS (
-  SELECT :schema.outbox_free(destination, keys) FROM (SELECT * FROM ended UNION ALL SELECT * FROM shortened) AS l
+), back AS MATERIALIZED (
+  SELECT seq, CASE WHEN step = 'behind' THEN now() ELSE due END AS due, since, attempts, alone, destination, key, priority, size
+  FROM ours WHERE step IN ('later', 'outage', 'behind')
+),
+  \ir ../parts/put_back.sql
+, freed AS (
+  DELETE FROM :schema.outbox_keys k
+  WHERE k.destination = :destination AND k.key = ANY (ARRAY(SELECT DISTINCT key FROM ours WHERE key IS NOT NULL AND NOT keeps))
+    AND k.token = :token
+  RETURNING k.key, k.due, k.more, k.first
+), stopped AS (  -- keys of which something comes back, or is a dead letter that blocks
+  SELECT key, max(CASE step WHEN 'dead' THEN 'infinity' WHEN 'behind' THEN '-infinity' ELSE due END) AS due, min(seq) AS first
+  FROM ours WHERE key IS NOT NULL AND (step IN ('later', 'outage', 'behind') OR step = 'dead' AND :blocks::boolean)
+  GROUP BY key
+), again AS (
+  INSERT INTO :schema.outbox_keys (destination, key, due, more, first)
+  SELECT :destination, key, CASE WHEN bool_or(stops) THEN greatest(min(due), clock_timestamp()) ELSE clock_timestamp() END,
+         true, min(first)
+  FROM (SELECT key, due, more, first, false AS stops FROM freed  -- not a join: of hundreds it would be a loop in a loop
+        UNION ALL SELECT key, due, true, first, true FROM stopped) AS k
+  GROUP BY key HAVING bool_or(more) AND NOT bool_and(stops) RETURNING due
 ), recovered AS (
   \ir parts/recovered.sql
-  AND EXISTS (SELECT FROM ours WHERE step IN ('sent', 'discarded', 'handed'))
+  AND EXISTS (SELECT FROM ours WHERE step IN ('sent', 'handed') OR step = 'discarded' AND code <> 'superseded')  -- which was not sent
+), longer AS (  -- A key that a run has. No take writes into its row again, so a transaction at REPEATABLE READ can end the run.
+  UPDATE :schema.outbox_keys k SET more = true, first = least(k.first, b.first)
+  FROM (SELECT key, min(seq) AS first FROM ours
+        WHERE step IN ('handed', 'later', 'outage', 'behind') AND key IS NOT NULL AND keeps GROUP BY key) AS b
+  WHERE k.destination = :destination AND k.key = b.key
 )
-SELECT id::text FROM ours CROSS JOIN freed
+SELECT seq, EXISTS (SELECT FROM again WHERE due <= clock_timestamp()) AS more FROM ours

@@ -7,10 +7,7 @@ WITH ours AS (
   SELECT n.nspname AS name FROM pg_namespace n WHERE n.oid = (SELECT relnamespace FROM ours WHERE relname = 'outbox_ready')
 ), lock AS (
   SELECT hashtextextended(name, 0) AS key, what FROM (
-    SELECT coalesce(:place::text, '') || ' keys ' || d AS name, 'claims of messages with keys to ' || d AS what
-    FROM json_array_elements_text(:destinations::json) AS d
-    UNION ALL
-    SELECT quote_ident(place.name) || ', pg_temp room ' || d, 'sends to ' || d
+    SELECT quote_ident(place.name) || ', pg_temp keys ' || d AS name, 'takes of messages with keys to ' || d AS what
     FROM place CROSS JOIN json_array_elements_text(:destinations::json) AS d
     UNION ALL
     SELECT 'outbox maintain ' || place.name, 'the maintenance' FROM place
@@ -22,7 +19,7 @@ WITH ours AS (
   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   UNION ALL
-  SELECT DISTINCT l.pid, 'claims of messages with keys' FROM pg_locks l
+  SELECT DISTINCT l.pid, 'takes of messages with keys' FROM pg_locks l
   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ShareLock' AND l.granted
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND l.classid::bigint >> 24 = (SELECT oid::bigint & 127 FROM ours WHERE relname = 'outbox_seq')

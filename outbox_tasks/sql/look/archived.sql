@@ -1,5 +1,5 @@
--- How many messages were sent or discarded: those of up to `most` bundles (counted), whether there are more bundles
--- (full), and as many as there would be if all bundles were like these (estimated).
+-- How many messages were sent or discarded: those of up to `most` rows of the journal (counted), whether there are more rows
+-- (full), and as many as there would be if all rows were like these (estimated).
 SELECT coalesce(sum(part.count), 0)::bigint AS counted, count(*) >= :most AS full,
        (coalesce(avg(part.count), 0) * (
          SELECT coalesce(sum(greatest(c.reltuples, 0)), 0) FROM pg_type t

@@ -4,10 +4,7 @@
 SELECT d.destination, d.key, m.id::text, m.event_type, d.dead_at AS since, t.code AS last_error_code, t.error AS last_error,
        d.fresh + (SELECT count(*) FROM (
          SELECT FROM :schema.outbox_held h
-         WHERE h.destination = d.destination AND h.key = d.key AND h.seq > d.seq LIMIT 10000) AS behind)
-       + (SELECT count(*) FROM (
-         SELECT FROM :schema.outbox_waiting w
-         WHERE w.destination = d.destination AND w.key = d.key AND w.seq > d.seq LIMIT 10000) AS early) AS waiting
+         WHERE h.destination = d.destination AND h.key = d.key AND h.seq > d.seq LIMIT 10000) AS behind) AS waiting
 FROM (
   SELECT d.* FROM json_to_recordset(:blocking::json) AS a(destination text, blocks boolean)
   CROSS JOIN LATERAL (

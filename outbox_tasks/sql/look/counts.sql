@@ -10,8 +10,12 @@ WITH asked AS MATERIALIZED (
   SELECT a.destination, r.* FROM asked a CROSS JOIN unnest(ARRAY[1, 0, -1]) AS p(priority) CROSS JOIN LATERAL (
     SELECT 'ready' AS place, seq, attempts::integer AS attempts, since, since AS wanted, NULL::timestamptz AS dead_at,
            NULL::text AS kin, CASE WHEN attempts > 0 THEN 'retrying' ELSE 'pending' END AS state
-    FROM :schema.outbox_ready WHERE destination = a.destination AND key IS NULL AND priority = p.priority
+    FROM :schema.outbox_ready WHERE destination = a.destination AND key IS NULL AND NOT alone AND priority = p.priority
     ORDER BY xid, seq LIMIT :most::integer) AS r
+  UNION ALL
+  SELECT a.destination, r.* FROM asked a CROSS JOIN LATERAL (
+    SELECT 'ready', seq, attempts::integer, since, since, NULL::timestamptz, NULL, CASE WHEN attempts > 0 THEN 'retrying' ELSE 'pending' END
+    FROM :schema.outbox_ready WHERE destination = a.destination AND alone ORDER BY seq LIMIT :most::integer) AS r
   UNION ALL
   SELECT a.destination, r.* FROM asked a CROSS JOIN LATERAL (
     SELECT 'keyed', seq, attempts::integer, NULL::timestamptz, since, NULL::timestamptz, NULL,

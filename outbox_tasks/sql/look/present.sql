@@ -1,10 +1,15 @@
 -- Destinations that have messages at work and are not `known`: one probe of an index for each. A writer can name any number,
 -- so of each table it finds `most` of them, the first ones.
 WITH RECURSIVE lane AS (
-  (SELECT destination FROM :schema.outbox_ready WHERE key IS NULL ORDER BY destination LIMIT 1)
+  (SELECT destination FROM :schema.outbox_ready WHERE key IS NULL AND NOT alone ORDER BY destination LIMIT 1)
   UNION ALL
-  SELECT (SELECT r.destination FROM :schema.outbox_ready r WHERE r.key IS NULL AND r.destination > lane.destination
+  SELECT (SELECT r.destination FROM :schema.outbox_ready r WHERE r.key IS NULL AND NOT r.alone AND r.destination > lane.destination
           ORDER BY r.destination LIMIT 1) FROM lane WHERE lane.destination IS NOT NULL
+), alone AS (
+  (SELECT destination FROM :schema.outbox_ready WHERE alone ORDER BY destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT r.destination FROM :schema.outbox_ready r WHERE r.alone AND r.destination > alone.destination
+          ORDER BY r.destination LIMIT 1) FROM alone WHERE alone.destination IS NOT NULL
 ), keyed AS (
   (SELECT destination FROM :schema.outbox_ready WHERE key IS NOT NULL ORDER BY destination LIMIT 1)
   UNION ALL
@@ -32,6 +37,7 @@ WITH RECURSIVE lane AS (
           ORDER BY r.destination LIMIT 1) FROM run WHERE run.destination IS NOT NULL
 )
 (SELECT destination FROM lane WHERE destination <> ALL (:known::text[]) LIMIT :most::integer)
+UNION (SELECT destination FROM alone WHERE destination <> ALL (:known) LIMIT :most)
 UNION (SELECT destination FROM keyed WHERE destination <> ALL (:known) LIMIT :most)
 UNION (SELECT destination FROM held WHERE destination <> ALL (:known) LIMIT :most)
 UNION (SELECT destination FROM waiting WHERE destination <> ALL (:known) LIMIT :most)

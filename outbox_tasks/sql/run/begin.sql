@@ -37,6 +37,9 @@ WITH message AS MATERIALIZED (
          coalesce(t.attempts, 0) + 1, lease.id, lease.destination, lease.key
   FROM lease LEFT JOIN :schema.outbox_trouble t ON t.seq = lease.seq
   RETURNING seq, attempts, destination, key, handed_at
+), longer AS (  -- as deliver/settle.sql does
+  UPDATE :schema.outbox_keys k SET more = true FROM lease
+  WHERE k.destination = lease.destination AND k.key = lease.key AND k.token = lease.token
 ), heard AS (
   UPDATE :schema.outbox_trouble t SET unheard = 0, outages = 0
   FROM (SELECT seq FROM begun UNION ALL SELECT seq FROM quick) AS b

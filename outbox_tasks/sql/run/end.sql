@@ -26,5 +26,5 @@ WITH said AS MATERIALIZED (
 SELECT gone.id::text,
        CASE WHEN :soon::boolean THEN set_config('synchronous_commit', 'off', true)
             ELSE set_config('outbox.completed', gone.id::text, true) END AS noted,
-       :schema.outbox_free(gone.destination, ARRAY[gone.key]) AS freed, :schema.outbox_write(:row::json) AS followed
+       :schema.outbox_free(gone.destination, gone.key) AS freed, :schema.outbox_write(:row::json) AS followed
 FROM gone

@@ -1,5 +1,6 @@
 -- A task has failed for good: it is a dead letter, and what follows its failure is written. Returns its id.
--- run: JSON rows of id, token, code, error, traceback and ran: seconds. row: as for end.sql.
+-- run: JSON rows of id, token, code, error, traceback and ran: seconds. row: as for end.sql. blocks: the destinations whose dead
+-- letters hold up their keys.
 WITH said AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:run::json) AS r(id uuid, token uuid, code text, error text, traceback text, ran float)
 ), gone AS (
@@ -21,6 +22,8 @@ WITH said AS MATERIALIZED (
          :schema.outbox_error_group(gone.destination, m.event_type, gone.code, gone.error)
   FROM gone JOIN :schema.outbox_messages m ON m.seq = gone.seq
 )
-SELECT gone.id::text, :schema.outbox_free(gone.destination, ARRAY[gone.key]) AS freed,
+SELECT gone.id::text,
+       :schema.outbox_free(gone.destination, gone.key, CASE WHEN gone.destination = ANY (:blocks::text[]) THEN 'infinity'
+                                                            ELSE clock_timestamp() END) AS freed,
        :schema.outbox_write(:row::json) AS followed
 FROM gone

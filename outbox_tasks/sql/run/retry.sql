@@ -8,12 +8,12 @@ WITH said AS MATERIALIZED (
   DELETE FROM :schema.outbox_runs r USING said
   WHERE r.id = said.id AND r.token = said.token AND set_config('synchronous_commit', 'off', true) = 'off'
   RETURNING r.*, said.code, said.error, said.data, said.headers, said.content_type,
-            clock_timestamp() + said.wait * interval '1 second' AS due
+            now() + said.wait * interval '1 second' AS due
 ), rewritten AS (
   UPDATE :schema.outbox_messages m
   SET payload = decode(gone.data, 'base64'), headers = gone.headers, content_type = gone.content_type, deliver_at = gone.due
   FROM gone WHERE m.seq = gone.seq
-  RETURNING m.seq, octet_length(m.payload) AS size, m.priority, m.latest
+  RETURNING m.seq, octet_length(m.payload) AS size, m.priority
 ), noted AS (
   INSERT INTO :schema.outbox_trouble AS t (seq, attempts, code, error, history)
   SELECT seq, attempts - 1, code, error,
@@ -23,9 +23,12 @@ WITH said AS MATERIALIZED (
   FROM gone
   ON CONFLICT (seq) DO UPDATE SET attempts = excluded.attempts, code = excluded.code, error = excluded.error,
     since = NULL, history = :schema.outbox_noted(t.history, excluded.history -> 0)
-), later AS (
-  INSERT INTO :schema.outbox_waiting (seq, due, since, size, attempts, priority, latest, destination, key)
-  SELECT gone.seq, gone.due, gone.due, r.size, gone.attempts - 1, r.priority, r.latest, gone.destination, gone.key
+), back AS MATERIALIZED (
+  SELECT gone.seq, gone.due, gone.due AS since, gone.attempts - 1 AS attempts, false AS alone, gone.destination, gone.key, r.priority, r.size
   FROM gone JOIN rewritten r ON r.seq = gone.seq
-)
+), freed AS (
+  UPDATE :schema.outbox_keys k SET token = NULL, due = least(back.due, k.due), more = true, first = least(k.first, back.seq)
+  FROM back WHERE k.destination = back.destination AND k.key = back.key
+),
+  \ir ../parts/put_back.sql
 SELECT id::text FROM gone

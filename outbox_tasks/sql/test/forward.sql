@@ -11,6 +11,10 @@ WITH ours AS MATERIALIZED (
 ), held AS (
   UPDATE :schema.outbox_held h SET since = h.since - :seconds * interval '1 second'
   WHERE h.seq IN (SELECT h.seq FROM :schema.outbox_held h JOIN ours ON ours.seq = h.seq FOR UPDATE OF h SKIP LOCKED)
+), keys AS (
+  UPDATE :schema.outbox_keys k SET due = k.due - :seconds * interval '1 second'
+  WHERE k.token IS NULL AND k.due > now() AND k.due < 'infinity' AND EXISTS (
+    SELECT FROM :schema.outbox_held h JOIN ours ON ours.seq = h.seq WHERE h.destination = k.destination AND h.key = k.key)
 ), runs AS (
   UPDATE :schema.outbox_runs r SET locked_until = r.locked_until - :seconds * interval '1 second'
   FROM ours WHERE r.seq = ours.seq

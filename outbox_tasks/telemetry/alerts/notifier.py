@@ -21,14 +21,13 @@ from celery import signals
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFailed
-from outbox_tasks.model import Step, Ticket, Verdict
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, stale
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence, check_interval
 from outbox_tasks.text import json_line, logger
-from outbox_tasks.worker.delivery import report_dead
 from outbox_tasks.worker.resources import Resources, serves
+from outbox_tasks.worker.told import tell_dead
 
 log = logger("outbox_tasks.alerts")
 
@@ -190,8 +189,9 @@ class Notifier:
         if not table.is_our_turn(self._interval):
             return []
         for row in table.failed_runs():
-            ticket = Ticket(row.id, row.attempts, row.event_type, row.key)
-            report_dead(self._resources, row.destination, Verdict(ticket, Step.DEAD, 0.0, row.code, row.error))
+            tell_dead(
+                self._resources, row.destination, row.id, row.event_type, row.key, row.attempts, row.code, row.error
+            )
         for destination, oldest in table.stale().items():
             stale.send(sender=self._resources.app, destination=destination, oldest=oldest)
         if table.claims_late():

@@ -118,7 +118,7 @@ def _processes(seen: Overview) -> list[Metric]:
         _gauge("outbox_workers", f"Workers seen within {LATE:g} seconds.", [], {(): len(beats.alive)}),
         _gauge("outbox_worker_seen_seconds", "Since a worker was last seen.", ["worker"], ages),
         _gauge("outbox_ran_seconds", "Since a claim, a send, beat's tick or maintenance ran.", ["what"], ran),
-        _gauge("outbox_publish_processes", "Processes that publish.", [], {(): seen.publish_processes}),
+        _gauge("outbox_drains", "Drains that are at work.", [], {(): seen.drains}),
     ]
 
 

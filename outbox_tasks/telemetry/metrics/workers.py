@@ -11,10 +11,9 @@ from celery import Celery
 from prometheus_client import Counter, Gauge, Histogram
 
 from outbox_tasks import signals
-from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.model import UNKNOWN_DESTINATION, Step, Verdict
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Tally
-from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.telemetry.metrics.batch_histogram import BatchHistogram
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
@@ -28,7 +27,7 @@ CODES = 40
 number of codes."""
 
 CAUSES = ("unsettled", "lease_expired", "not_started", "worker_lost")
-"""Why a lease ran out: see `Claimed.cause`."""
+"""Why a lease ran out: see claim/expire.sql and run/expire.sql."""
 
 ARRIVED = (Step.SENT, Step.HANDED)
 
@@ -55,11 +54,15 @@ class WorkerMetrics:
         self.blocked = counter("outbox_keys_blocked", "Keys that a dead message began to hold up.", to)
         self.claims = counter("outbox_claims", "Claims that were run.")
         self.held_back = counter("outbox_claims_held_back", "Claims that left messages alone: workers are behind.")
-        self.claimed = counter("outbox_claimed_messages", "Messages that were leased and handed to publish workers.")
-        self.bundles = counter("outbox_claimed_bundles", "Bundles in which they were handed on.")
+        self.singles = counter("outbox_claimed_singles", "Messages that were leased singly, each for a publish task.")
+        self.drains = counter("outbox_claimed_drains", "Drains that were started.")
         self.claim_seconds = histogram("outbox_claim_seconds", "How long a claim took.", buckets=CLAIM_SECONDS)
-        self.send_seconds = histogram("outbox_send_seconds", "A bundle, from begin to settle.", to, buckets=SECONDS)
-        self.sizes = histogram("outbox_bundle_messages", "How many messages a bundle had.", to, buckets=SIZES)
+        self.send_seconds = histogram(
+            "outbox_send_seconds", "A single or a batch, from begin to settle.", to, buckets=SECONDS
+        )
+        self.sizes = histogram(
+            "outbox_batch_messages", "How many messages a batch had; a single is one.", to, buckets=SIZES
+        )
         self.latency = BatchHistogram(
             "outbox_latency_seconds", "From when a message was due until it was settled as sent.", to,
             buckets=SECONDS, registry=None,
@@ -103,39 +106,33 @@ class WorkerMetrics:
         for signal, receiver in receivers.items():
             signal.connect(receiver, sender=app, weak=False)
 
-    def _count_settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
-        to = bundle.destination
+    def _count_settled(self, destination: str, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
         self._count_process()
-        self.send_seconds.labels(to).observe(seconds)
-        self.sizes.labels(to).observe(len(verdicts))
-        ages = [verdict.ticket.age + seconds for verdict in verdicts if verdict.step in ARRIVED]
+        self.send_seconds.labels(destination).observe(seconds)
+        self.sizes.labels(destination).observe(len(verdicts))
+        ages = [verdict.message.age + seconds for verdict in verdicts if verdict.step in ARRIVED]
         handed = sum(verdict.step is Step.HANDED for verdict in verdicts)
         if ages:
-            self.latency.labels(to).observe_all(ages)
+            self.latency.labels(destination).observe_all(ages)
         for step, count in ((Step.SENT, len(ages) - handed), (Step.HANDED, handed)):
             if count:
-                self.messages.labels(to, step.value).inc(count)
-        begun = len(ages)
-        if begun < len(verdicts):
-            begun += self._count_not_sent(bundle, verdicts)
-        if begun:
-            self.attempts.labels(to).inc(begun)
+                self.messages.labels(destination, step.value).inc(count)
+        attempts = len(ages)
+        if attempts < len(verdicts):
+            attempts += self._count_not_sent(destination, verdicts)
+        if attempts:
+            self.attempts.labels(destination).inc(attempts)
 
-    def _count_not_sent(self, bundle: Bundle, verdicts: Sequence[Verdict]) -> int:
-        """Count those that were not sent. Returns how many of them were begun."""
-        others = [
-            (
-                LOST if verdict.step is Step.STALE and verdict.ticket.attempt > ticket.attempt else verdict.step.value,
-                verdict,
-            )
-            for ticket, verdict in zip(bundle.tickets, verdicts, strict=True)
-            if verdict.step not in ARRIVED
-        ]
-        for outcome, count in Count(outcome for outcome, _ in others).items():
-            self.messages.labels(bundle.destination, outcome).inc(count)
-        codes = Count(verdict.code for _, verdict in others if verdict.code is not None)
-        self._count_errors(bundle.destination, codes)
-        return sum(outcome not in (Step.STALE, Step.BEHIND) for outcome, _ in others)
+    def _count_not_sent(self, destination: str, verdicts: Sequence[Verdict]) -> int:
+        """Count those that did not arrive. Returns how many of them were sent."""
+        others = [verdict for verdict in verdicts if verdict.step not in ARRIVED]
+        outcomes = Count(
+            LOST if verdict.step is Step.STALE and verdict.sent else verdict.step.value for verdict in others
+        )
+        for outcome, count in outcomes.items():
+            self.messages.labels(destination, outcome).inc(count)
+        self._count_errors(destination, Count(verdict.code for verdict in others if verdict.code is not None))
+        return sum(verdict.sent for verdict in others)
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
         self._count_process()
@@ -143,22 +140,13 @@ class WorkerMetrics:
         self.claim_seconds.observe(seconds)
         if tally.held_back:
             self.held_back.inc()
-        if tally.claimed:
-            self.claimed.inc(tally.claimed)
-            self.bundles.inc(tally.bundles)
-        for (destination, cause), count in tally.again.items():
+        self.singles.inc(tally.singles)
+        self.drains.inc(tally.drains)
+        for (destination, cause), count in tally.expired.items():
             self.again.labels(destination, cause).inc(count)
-        if tally.buried:
-            self._count_dead(tally.buried)
-
-    def _count_dead(self, buried: Sequence[Claimed]) -> None:
-        """Count the dead letters that a claim found."""
-        # A row may name any destination.
-        named = [(row.destination if row.destination in self._destinations else UNROUTABLE, row) for row in buried]
-        for (destination, code), count in Count((name, row.code) for name, row in named).items():
-            self.messages.labels(destination, Step.DEAD.value).inc(count)
-            if code is not None:
-                self._count_errors(destination, Count({code: count}))
+        if tally.buried:  # a message may name any destination
+            self.messages.labels(UNROUTABLE, Step.DEAD.value).inc(len(tally.buried))
+            self._count_errors(UNROUTABLE, Count({UNKNOWN_DESTINATION: len(tally.buried)}))
 
     def _count_errors(self, destination: str, codes: Count[str]) -> None:
         for code, count in codes.items():

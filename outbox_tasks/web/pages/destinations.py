@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from outbox_tasks.operating import overview as counted
@@ -26,7 +26,7 @@ MINUTE, MINUTES = 60, 60
 SENDS, LATEST = 20, 5
 """Sends that run now, and dead letters and keys, of which the page shows some."""
 
-INHERITED = ("bundle_size", "send_timeout")
+INHERITED = ("singles", "send_timeout")
 """Settings of a destination that are the general ones if it has none of its own."""
 
 GENERAL = ("backoff_base", "backoff_cap", "breaker_failures", "breaker_pause", "stale_after")
@@ -55,7 +55,6 @@ def destination(visit: Visit) -> Response:
         may_resume=not one.in_service or one.breaker["failures"],
         commands={act: shell_line(act, "--why", "…", *dashes, name) for act in ("pause", "resume")},
         details=visit.look(f"destination {name}", lambda: _details(visit, name, one)),
-        most=visit.settings.most_sends(name, found.seen.publish_processes) if one.configured else None,
         states=[*counted.STATES, *ARCHIVED],
         course=course,
         drawn_now=charts.large(name, now),
@@ -68,13 +67,14 @@ def destination(visit: Visit) -> Response:
     )
 
 
-def _details(visit: Visit, name: str, one: DestinationStatus) -> dict[str, Sequence[Any]]:
+def _details(visit: Visit, name: str, one: DestinationStatus) -> dict[str, Any]:
     """What only this page shows."""
     sends = visit.store.ask("look/sends.sql", destination=name, most=SENDS)
     wanted = Filter(states=(DEAD,), destination=name)
     dead = Lookup(visit.store).find(wanted, LATEST).messages if one.states[DEAD] else []
     keys = counted.blocked_keys(visit.store, LATEST, name) if one.held_up else []
-    return {"sends": sends, "dead": dead, "keys": keys}
+    most = visit.store.traffic.slots(name) if one.configured else None
+    return {"sends": sends, "most": most, "dead": dead, "keys": keys}
 
 
 def pause(visit: Visit) -> Response:

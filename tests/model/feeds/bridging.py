@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tests.model.storage.explore import Step
+from tests.model.explore import Step
 
 Row = tuple[int, str]
 Rows = tuple[Row, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.model.explore import explore
 from tests.model.feeds.bridging import PLANTED, Bridging, Planted
-from tests.model.storage.explore import explore
 
 
 @pytest.mark.parametrize("forgetting", [False, True])

@@ -3,16 +3,16 @@
 -- in ready and held by their BRIN indexes, in waiting, runs and dead by their primary keys. Only what it looked at is joined
 -- to messages and trouble.
 WITH RECURSIVE place AS (
-  SELECT (SELECT min(destination) FROM :schema.outbox_ready WHERE key IS NULL) AS name
+  SELECT (SELECT min(destination) FROM :schema.outbox_ready WHERE key IS NULL AND NOT alone) AS name
   UNION ALL
-  SELECT (SELECT min(r.destination) FROM :schema.outbox_ready r WHERE r.key IS NULL AND r.destination > place.name)
+  SELECT (SELECT min(r.destination) FROM :schema.outbox_ready r WHERE r.key IS NULL AND NOT r.alone AND r.destination > place.name)
   FROM place WHERE place.name IS NOT NULL
 ), lane AS (  -- the number at this end of each lane
   SELECT CASE WHEN :newer::boolean THEN (
-      SELECT r.seq FROM :schema.outbox_ready r WHERE r.key IS NULL AND r.destination = place.name AND r.priority = p
+      SELECT r.seq FROM :schema.outbox_ready r WHERE r.key IS NULL AND NOT r.alone AND r.destination = place.name AND r.priority = p
       ORDER BY r.xid, r.seq LIMIT 1)
     ELSE (
-      SELECT r.seq FROM :schema.outbox_ready r WHERE r.key IS NULL AND r.destination = place.name AND r.priority = p
+      SELECT r.seq FROM :schema.outbox_ready r WHERE r.key IS NULL AND NOT r.alone AND r.destination = place.name AND r.priority = p
       ORDER BY r.xid DESC, r.seq DESC LIMIT 1) END AS seq
   FROM (SELECT name FROM place LIMIT 100) AS place CROSS JOIN generate_series(-1, 1) AS p  -- a hint needs no more
 ), begin AS (
@@ -48,7 +48,7 @@ WITH RECURSIVE place AS (
       SELECT seq, destination, key, attempts, since, NULL, NULL, NULL
       FROM :schema.outbox_held WHERE seq >= w.low AND seq < w.high AND wide
       UNION ALL
-      SELECT seq, destination, key, attempts, due, NULL, NULL, NULL
+      SELECT seq, destination, NULL, attempts, due, NULL, NULL, NULL
       FROM :schema.outbox_waiting WHERE seq >= w.low AND seq < w.high AND wide
       UNION ALL
       SELECT seq, destination, key, attempts, locked_until, CASE WHEN locked_until > clock.now THEN state ELSE 'retrying' END,

@@ -6,9 +6,11 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_dead d WHERE m.ended IS NULL AND d.seq = m.seq LIMIT 1) AS d ON true
 LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_runs r WHERE m.ended IS NULL AND r.seq = m.seq LIMIT 1) AS r ON true
 LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_waiting w WHERE m.ended IS NULL AND w.seq = m.seq LIMIT 1) AS w ON true
+LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_held h
+                   WHERE m.ended IS NULL AND h.destination = m.destination AND h.key = m.key AND h.seq = m.seq LIMIT 1) AS h ON true
 CROSS JOIN LATERAL (
   SELECT CASE WHEN m.ended IS NULL AND d.seq IS NULL
-              THEN coalesce(m.lease_end, r.locked_until, w.due, t.since, m.deliver_at, m.created_at) END AS locked_until,
+              THEN coalesce(m.lease_end, r.locked_until, w.due, h.since, t.since, m.deliver_at, m.created_at) END AS locked_until,
          coalesce(r.attempts, coalesce(t.attempts, 0)
            + (m.begun_at IS NOT NULL OR m.ended IS NOT DISTINCT FROM 'sent')::integer) AS attempts
 ) AS a

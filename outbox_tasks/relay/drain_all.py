@@ -1,0 +1,67 @@
+"""The whole relay in one process, without Celery: for cron, or a function that runs on a schedule.
+
+It claims, publishes and drains as workers do, so any number of such processes and of workers may be at work at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.model import DrainAsked, Single, Step
+from outbox_tasks.relay.bridge import LONGEST, bridge_all
+from outbox_tasks.relay.claim import Pace, claim
+from outbox_tasks.relay.drain import Drained, drain_in_slot
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import DRAIN_SECONDS
+
+
+def drain_all(
+    store: Store,
+    publishers: Mapping[str, Publisher],
+    listener: Listener,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> Drained:
+    """Copy what the feeds have; then claim and send until nothing is due, or `stop()` is true: it is asked after each
+    batch. A message that fails is due again after its backoff, and nobody waits for it here.
+
+    Raises `DatabaseUnavailable`. Then the lease of a batch runs out.
+    """
+    drained = Drained()
+
+    def work(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+        for single in singles:
+            if published := publish(store, publishers, single.destination, single.token, listener):
+                drained.steps[published.verdict.step] += 1
+        ends, served = time.monotonic() + DRAIN_SECONDS, set[str]()
+        for asked in drains:
+            # A slot that is not used is given back, so that workers may have it.
+            if stop() or time.monotonic() > ends or asked.destination in served:
+                store.end_drain(asked)
+                continue
+            served.add(asked.destination)
+            if part := drain_in_slot(store, publishers, asked, listener, stop=stop):
+                drained.steps += part.steps
+
+    pace = Pace(store.settings.destinations)
+    more_fed = _copy_feeds(store, stop)
+    while not stop():
+        before = drained.steps.total()
+        tally = claim(store, work, lambda: 0, pace)
+        drained.steps.update([Step.DEAD] * len(tally.buried))
+        if drained.steps.total() == before:  # nothing is due, or others have it
+            if not more_fed:
+                return drained
+            more_fed = _copy_feeds(store, stop)
+    drained.more = True
+    return drained
+
+
+def _copy_feeds(store: Store, stop: Callable[[], bool]) -> bool:
+    """Copy what the feeds have, for some seconds each: what was copied is sent before the rest. Returns whether there
+    is more."""
+    return any(bridged.more for bridged in bridge_all(store, stop, longest=LONGEST).values())

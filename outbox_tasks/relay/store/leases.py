@@ -1,0 +1,83 @@
+"""What the send of leased messages asks the database for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import DatabaseTooSlow
+from outbox_tasks.model import LeasedMessage, Step, Verdict
+from outbox_tasks.relay.store import processes
+from outbox_tasks.relay.store.takes import in_hand
+from outbox_tasks.text import storable
+
+
+class Leases(Database):
+    """The verbs of begin and settle."""
+
+    def begin(self, token: str, destination: str) -> LeasedMessage | None:
+        """Let the send of a single begin, if its lease is still there; count an attempt, and return the message. One
+        whose payload the database can't return in time comes without it."""
+        configured = self.settings.destinations.get(destination)
+        largest = 0 if configured is None else configured.largest
+        asked = {
+            "token": token,
+            "destination": destination,
+            "holder": processes.holder(),
+            "hold": self.settings.send_lease,
+        }
+        for bytes_, limit in ((largest, None), (largest, self.settings.unhurried), (-1, None)):
+            try:
+                rows = self.ask("deliver/begin.sql", limit, **asked, largest=bytes_)
+                return in_hand(rows[0]) if rows else None
+            except DatabaseTooSlow:
+                if bytes_ < 0:
+                    raise
+        raise AssertionError  # the last one returned or raised
+
+    def settle(
+        self, token: str, destination: str, verdicts: Sequence[Verdict], *, unhurried: bool = False
+    ) -> tuple[set[int], bool]:
+        """Record the verdicts on all messages of a lease. Returns the numbers that were still ours, and whether more
+        messages of their keys are due. A message that Celery retries goes on under another token: the verdict says
+        which."""
+        limit = self.settings.unhurried if unhurried else None
+        fence = {"token": token, "destination": destination}
+        if all(verdict.step is Step.SENT for verdict in verdicts):
+            keys = list({verdict.message.key for verdict in verdicts} - {None})
+            if rows := self.ask("deliver/sent.sql", limit, **fence, keys=keys, count=len(verdicts)):
+                return {verdict.message.seq for verdict in verdicts}, rows[0].more
+        rows = self.ask(
+            "deliver/settle.sql",
+            limit,
+            **fence,
+            blocks=self.settings.dead_blocks(destination),
+            patience=self.settings.breaker_failures,
+            verdict=json.dumps([self._told(verdict) for verdict in verdicts]),
+        )
+        return {row.seq for row in rows}, any(row.more for row in rows)
+
+    def _told(self, verdict: Verdict) -> dict[str, Any]:
+        """A row of `verdict`: see deliver/settle.sql."""
+        message = verdict.message
+        row: dict[str, Any] = {
+            "seq": message.seq,
+            "step": verdict.step.value,
+            "attempt": message.attempts if verdict.sent or verdict.step is Step.BEHIND else message.attempts - 1,
+            "wait": verdict.wait,
+            "code": storable(verdict.code),
+            "error": storable(verdict.error),
+        }
+        if verdict.step is Step.RETRY:
+            verdict.token = str(uuid4())
+            row |= {"token": verdict.token, "wait": verdict.wait + self.settings.queue_lease}
+        return row
+
+    def sent_in_vain(self, messages: Sequence[LeasedMessage], *, sure: bool) -> None:
+        """Note on messages that were sent, but could not be settled, that they may have been delivered twice. `sure`:
+        it was not this process that settled them."""
+        rows = json.dumps([{"seq": message.seq, "attempt": message.attempts} for message in messages])
+        self.ask("deliver/vain.sql", message=rows, holder=processes.holder(), sure=sure)

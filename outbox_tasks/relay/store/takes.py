@@ -1,0 +1,152 @@
+"""What a drain takes: batches of one destination, each under a lease, whose send has begun."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Engine
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.destinations import batch_size_of, keeps_order
+from outbox_tasks.errors import DatabaseTooSlow
+from outbox_tasks.model import BATCH_BYTES, LeasedMessage, as_time
+from outbox_tasks.relay.store import processes
+from outbox_tasks.relay.store.lanes import Lanes, Snapshot
+from outbox_tasks.relay.store.places import FREED_LATELY, Places
+from outbox_tasks.relay.store.traffic import Traffic
+from outbox_tasks.settings import Settings
+
+KEY_RUN = 100
+"""Messages of one key in a batch. A publisher that keeps the order itself gets any number: they take it no longer."""
+
+REST_SECONDS = 0.05
+"""A kind of messages of which nothing was there is looked for again after so many seconds, while others are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one take has taken."""
+
+    token: str = ""
+    messages: list[LeasedMessage] = field(default_factory=list)
+    moved: bool = False
+    """It has put messages aside that must wait, and there may be more."""
+
+    def __bool__(self) -> bool:
+        return bool(self.messages) or self.moved
+
+
+class Takes(Database):
+    """The takes of one process, which goes on where it was before."""
+
+    def __init__(self, engine: Engine, settings: Settings, lanes: Lanes, places: Places, traffic: Traffic) -> None:
+        super().__init__(engine, settings)
+        self._lanes, self._places, self._traffic = lanes, places, traffic
+        self._kinds = deque((self._take_free, self._take_held, self._take_new))
+        self._rests: dict[tuple[str, Any], float] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def take(self, destination: str) -> Batch:
+        """Take the next batch: of messages without a key, of held ones, and of new ones with a key, in turns. An empty
+        one: nothing is due."""
+        now, resting = time.monotonic(), []
+        for kind in list(self._kinds):
+            self._kinds.rotate(-1)
+            if self._rests.get((destination, kind), 0.0) > now:
+                resting.append(kind)
+            elif batch := self._take(kind, destination):
+                return batch
+        for kind in resting:
+            if batch := self._take(kind, destination):
+                return batch
+        return Batch()
+
+    def _take(self, kind: Callable[..., Batch], destination: str) -> Batch:
+        """Take one batch. A message whose payload the database can't return in time comes without it."""
+        most = self._traffic.granted(destination, self._size(destination)[0])
+        if not most:
+            return Batch()
+        all_bytes = self.settings.destinations[destination].largest
+        unhurried = self.settings.unhurried
+        try:
+            for lot, largest, limit in ((most, all_bytes, None), (1, all_bytes, unhurried), (1, -1, None)):
+                try:
+                    batch = kind(destination, lot, largest, limit)
+                    break
+                except DatabaseTooSlow:
+                    if largest < 0:
+                        raise
+        except BaseException:
+            self._lanes.clear()
+            self._places.clear()
+            raise
+        self._traffic.put_back(destination, most - len(batch.messages))
+        self._rests[destination, kind] = 0.0 if batch else time.monotonic() + REST_SECONDS
+        return batch
+
+    def _asked(self, destination: str, most: int, largest: int) -> dict[str, Any]:
+        return {
+            "destination": destination,
+            "token": str(uuid4()),
+            "holder": processes.holder(),
+            "hold": self.settings.send_lease,
+            "most": most,
+            "bytes": BATCH_BYTES,
+            "largest": largest,
+        }
+
+    def _size(self, destination: str) -> tuple[int, int]:
+        """Messages of a batch, and of one key in it. Of supervised tasks it is one: the next waits until that has
+        run."""
+        if destination not in self._sizes:
+            configured = self.settings.destinations[destination]
+            size = batch_size_of(configured)
+            run = 1 if configured.supervised else size if keeps_order(configured) else KEY_RUN
+            self._sizes[destination] = size, run
+        return self._sizes[destination]
+
+    def _take_free(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
+        asked = self._asked(destination, most, largest)
+        span = json.dumps(self._lanes.spans(destination))
+        *rows, looked = self.ask("claim/take_free.sql", limit, **asked, span=span)
+        if not looked.latest and (looked.looked or not rows):  # else it has looked at no lane
+            read = [(destination, priority, int(xid), seq) for priority, xid, seq in looked.reached or ()]
+            ends = {destination} if len(rows) == looked.looked < most else set()
+            self._lanes.read([destination], read, Snapshot.read(looked.snapshot), life=looked.id, ends=ends)
+        return Batch(asked["token"], [in_hand(row) for row in rows])
+
+    def _take_held(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
+        asked, place = self._asked(destination, most, largest), self._places.of(destination)
+        where = {"free_since": place.free_since, "blocks": self.settings.dead_blocks(destination)}
+        rows = self.ask("claim/take_held.sql", limit, **asked, run=self._size(destination)[1], **where)
+        messages = [in_hand(row) for row in rows if row.seq is not None]
+        for row in rows[len(messages) :]:
+            place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
+        return Batch(asked["token"], messages)
+
+    def _take_new(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
+        asked, place = self._asked(destination, most, largest), self._places.of(destination)
+        rows = self.ask("claim/take_new.sql", limit, **asked, run=self._size(destination)[1], start=place.start)
+        messages = [in_hand(row) for row in rows if row.seq is not None]
+        moved = False
+        for row in rows[len(messages) :]:
+            moved = row.looked >= most and row.next_start > place.start
+            place.start = max(place.start, row.next_start)
+        return Batch(asked["token"], messages, moved)
+
+
+def in_hand(row: Any) -> LeasedMessage:
+    """A message as its send begins."""
+    return LeasedMessage(
+        row.id, row.event_type, row.destination, row.key, row.payload or b"", row.content_type,
+        row.headers or {}, row.aggregate_type, row.aggregate_id, as_time(row.created_at),
+        row.attempts + 1, row.latest, row.age if isfinite(row.age) else 0.0, None, row.spared, row.seq, row.newer,
+        row.size, row.payload is None,
+    )  # fmt: skip

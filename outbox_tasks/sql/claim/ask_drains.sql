@@ -1,0 +1,15 @@
+-- Reserves slots for drains. share: JSON rows of destination, slots (at most so many at work), and wanted (at most so many more);
+-- hold: seconds for which a drain has its slot. Returns the destination and the token of each one that is to start.
+WITH share AS (
+  SELECT * FROM json_to_recordset(:share::json) AS s(destination text, slots integer, wanted integer)
+), free AS (
+  SELECT share.destination, n.slot FROM share CROSS JOIN LATERAL (
+    SELECT n::smallint AS slot FROM generate_series(1, share.slots) AS n
+    WHERE NOT EXISTS (SELECT FROM :schema.outbox_drains d WHERE d.destination = share.destination AND d.slot = n AND d.until > now())
+    ORDER BY n LIMIT share.wanted) AS n
+)
+INSERT INTO :schema.outbox_drains AS d (destination, slot, token, until)
+SELECT destination, slot, gen_random_uuid(), now() + :hold::float * interval '1 second'
+FROM free WHERE set_config('synchronous_commit', 'off', true) = 'off' ORDER BY destination, slot
+ON CONFLICT (destination, slot) DO UPDATE SET token = excluded.token, holder = NULL, until = excluded.until WHERE d.until <= now()
+RETURNING destination, token::text

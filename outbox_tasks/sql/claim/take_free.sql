@@ -1,0 +1,40 @@
+-- Takes due messages without a key as a drain's batch: leases them, their send begins, and they are returned.
+--
+-- destination; span: JSON rows of priority, weight, and which part of the lane to look at: what comes after (xid, seq), up to the
+-- transaction `until`. A process goes on where it was before, and looks once at what was written by transactions that were open
+-- then. most; bytes: of all payloads; largest: bytes of a payload that is returned; token, holder, hold: of the lease. A message that goes alone is a batch of its own. Nothing
+-- is taken of a destination that is shut. A row without a number says how far this got: the snapshot in which it looked, how many
+-- messages it looked at, and of each priority the last one that it took (reached); as `id` since when the server counts, because a
+-- crash begins that anew; as `latest` whether the destination is shut.
+WITH alone AS MATERIALIZED (
+  SELECT r.ctid AS at FROM :schema.outbox_ready r
+  WHERE r.destination = :destination::text AND r.alone AND NOT (SELECT :schema.outbox_is_shut(:destination))
+  ORDER BY r.seq LIMIT 1 FOR UPDATE SKIP LOCKED
+), lane AS MATERIALIZED (
+  SELECT r.*, (row_number() OVER (PARTITION BY r.priority ORDER BY r.xid, r.seq) - 1) / span.weight AS turn
+  FROM json_to_recordset(:span::json) AS span(priority smallint, weight integer, xid xid8, seq bigint, until xid8)
+  CROSS JOIN LATERAL (
+    SELECT r.ctid AS at, r.priority, r.xid, r.seq, r.size FROM :schema.outbox_ready r
+    WHERE r.destination = :destination AND r.priority = span.priority AND r.key IS NULL AND NOT r.alone
+      AND (r.xid, r.seq) > (span.xid, span.seq) AND r.xid <= span.until
+      AND NOT (SELECT :schema.outbox_is_shut(:destination)) AND NOT EXISTS (SELECT FROM alone)
+    ORDER BY r.xid, r.seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
+), placed AS (
+  SELECT at, row_number() OVER lane AS place, sum(size) OVER lane AS total FROM lane WINDOW lane AS (ORDER BY turn, xid, seq)
+), taken AS MATERIALIZED (
+  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (ARRAY(
+    SELECT at FROM placed WHERE place <= :most AND (place = 1 OR total <= :bytes::bigint) UNION ALL SELECT at FROM alone))
+  RETURNING r.seq, r.xid, r.priority
+), leased AS (
+  INSERT INTO :schema.outbox_leases (token, locked_until, begun_at, destination, holder, seqs)
+  SELECT :token::uuid, clock_timestamp() + :hold::float * interval '1 second', clock_timestamp(), :destination, :holder::text,
+         array_agg(seq ORDER BY seq)
+  FROM taken HAVING count(*) > 0 AND set_config('synchronous_commit', 'off', true) = 'off'
+)
+SELECT h.*, NULL::integer AS looked, NULL::text AS snapshot, NULL::jsonb AS reached
+FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken), :largest::integer) AS h
+UNION ALL
+SELECT NULL, pg_stat_get_bgwriter_stat_reset_time()::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       :schema.outbox_is_shut(:destination), NULL, NULL, (SELECT count(*) FROM lane)::integer, pg_current_snapshot()::text,
+       (SELECT jsonb_agg(jsonb_build_array(priority, xid, seq)) FROM (
+          SELECT DISTINCT ON (priority) priority, xid::text, seq FROM taken ORDER BY priority, taken.xid DESC, seq DESC) AS last)

@@ -1,0 +1,10 @@
+-- Takes what is held of free keys, as a drain's batch: see outbox_take_held. largest: bytes of a payload that is returned.
+WITH taken AS MATERIALIZED (
+  SELECT * FROM :schema.outbox_take_held(:destination::text, :token::uuid, true, :holder::text, :hold::float, :most::integer,
+                                         :run::integer, :bytes::bigint, :free_since::timestamptz, :blocks::boolean)
+)
+SELECT h.*, NULL::timestamptz AS all_before
+FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, all_before
+FROM taken WHERE lease IS NULL

@@ -1,0 +1,19 @@
+-- Takes messages with keys singly, of several destinations: see outbox_take_held and outbox_take_new.
+--
+-- share: JSON rows of destination; held, fresh: how many of each kind; token: of a probe; start, free_since, blocks. holder, hold: of the
+-- leases. Returns the messages without their payloads; and rows without a number: see the
+-- functions.
+WITH share AS MATERIALIZED (
+  SELECT * FROM json_to_recordset(:share::json)
+    AS s(destination text, held integer, fresh integer, token uuid, start bigint, free_since timestamptz, blocks boolean)
+)
+SELECT s.destination, t.seq, t.id, t.event_type, t.attempts, t.lease::text AS token, NULL::bigint AS next_start, t.all_before
+FROM share s CROSS JOIN LATERAL :schema.outbox_take_held(
+  s.destination, s.token, false, :holder::text, :hold::float, s.held, 1, 1::bigint << 62, s.free_since, s.blocks) AS t
+WHERE s.held > 0
+UNION ALL
+SELECT s.destination, CASE WHEN t.lease IS NOT NULL THEN t.seq END, t.id, t.event_type, t.attempts, t.lease::text,
+       CASE WHEN t.lease IS NULL THEN t.seq END, NULL
+FROM share s CROSS JOIN LATERAL :schema.outbox_take_new(
+  s.destination, s.token, false, :holder::text, :hold::float, s.fresh, 1, 1::bigint << 62, s.start) AS t
+WHERE s.fresh > 0

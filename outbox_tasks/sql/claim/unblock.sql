@@ -1,0 +1,6 @@
+-- Frees keys that stand behind dead letters, of destinations whose dead letters hold up nothing (any more). destinations.
+WITH freed AS (
+  UPDATE :schema.outbox_keys k SET due = clock_timestamp()
+  WHERE k.destination = ANY (:destinations::text[]) AND k.token IS NULL AND k.due = 'infinity' RETURNING 1
+)
+SELECT count(*) FROM freed

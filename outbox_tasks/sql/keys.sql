@@ -1,0 +1,204 @@
+-- Takes messages that have keys. Part of schema.sql.
+
+-- Both functions take due messages of a destination, lease them, and return their numbers and leases.
+--   token, begun  a drain's batch: all under this lease, whose send has begun. A message that goes alone is a batch of its own.
+--   token         a probe: one message, whose send has not begun
+--   neither       singles: of each key the first message, each under a lease of its own
+-- who; hold: seconds of the lease; most: messages; run: messages of one key; bytes: of all payloads, but one message goes always.
+-- A crash of the server may undo a take: then the messages are sent again. Both wait for no application: what another transaction
+-- has locked stays for the next take.
+
+CREATE FUNCTION outbox_take_held(
+  target text, token uuid, begun boolean, who text, hold float, most integer, run integer, bytes bigint, free_since timestamptz,
+  blocks boolean
+) RETURNS TABLE (seq bigint, lease uuid, id text, event_type text, attempts integer, all_before timestamptz) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
+-- Takes what is held of free keys: those that became free first, but none that became free before `free_since`. A key of which
+-- nothing is held loses its row. The keys are locked before the snapshot in which this looks at them: so it sees all that was
+-- held or taken back before. A row without a number says that nothing was left of the keys that became free before `all_before`.
+-- blocks: dead letters hold up their keys. A key's row says only when to look: what this finds decides.
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT timestamptz := clock_timestamp();
+  lot CONSTANT integer := CASE WHEN token IS NULL OR begun THEN most ELSE 1 END;
+  free_keys text[];
+  skipped boolean;  -- some keys were not locked: there are more, or somebody else has them
+  walls boolean;    -- there are dead letters that hold up their keys
+BEGIN
+  IF begun AND outbox_is_shut(target) THEN
+    RETURN;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  free_keys := ARRAY(
+    SELECT f.key FROM (
+      SELECT k.key FROM outbox_keys k WHERE k.destination = target AND k.token IS NULL AND k.due = '-infinity'
+      LIMIT most FOR UPDATE SKIP LOCKED) AS f
+    UNION ALL
+    SELECT f.key FROM (
+      SELECT k.key FROM outbox_keys k
+      WHERE k.destination = target AND k.token IS NULL AND k.due <= moment AND k.due >= free_since AND k.due > '-infinity'
+      ORDER BY k.due LIMIT most FOR UPDATE SKIP LOCKED) AS f
+    LIMIT most);
+  skipped := cardinality(free_keys) = most OR cardinality(free_keys) < (SELECT count(*) FROM (
+    SELECT FROM outbox_keys k WHERE k.destination = target AND k.token IS NULL AND k.due = '-infinity'
+    UNION ALL
+    SELECT FROM outbox_keys k
+    WHERE k.destination = target AND k.token IS NULL AND k.due <= moment AND k.due >= free_since AND k.due > '-infinity'
+    LIMIT most) AS f);
+  IF free_keys = '{}' THEN
+    RETURN QUERY SELECT NULL::bigint, NULL::uuid, NULL, NULL, NULL::integer, moment WHERE NOT skipped;
+    RETURN;
+  END IF;
+  walls := blocks AND EXISTS (SELECT FROM outbox_dead d WHERE d.destination = target);
+  RETURN QUERY
+  WITH free AS MATERIALIZED (
+    SELECT k.ctid AS at, k.key, k.first, CASE WHEN walls THEN (
+             SELECT min(d.seq) FROM outbox_dead d WHERE d.destination = target AND d.key = k.key AND d.seq >= k.first) END AS wall
+    FROM outbox_keys k WHERE k.destination = target AND k.key = ANY (free_keys)
+  ), size AS MATERIALIZED (
+    SELECT CASE WHEN begun THEN least(run, 1 + most / cardinality(free_keys)) ELSE 1 END AS of_key
+  ), queue AS MATERIALIZED (
+    SELECT f.key, f.wall, h.*, row_number() OVER (PARTITION BY f.key ORDER BY h.seq) AS place
+    FROM size CROSS JOIN free f CROSS JOIN LATERAL (
+      SELECT h.ctid AS at, h.seq, h.since, h.size, h.attempts, h.alone FROM outbox_held h
+      WHERE h.destination = target AND h.key = f.key AND h.seq >= f.first ORDER BY h.seq LIMIT size.of_key + 1) AS h
+  ), locked AS MATERIALIZED (
+    SELECT h.ctid AS at FROM outbox_held h
+    WHERE h.ctid = ANY (ARRAY(SELECT q.at FROM queue q CROSS JOIN size WHERE q.place <= size.of_key)) FOR UPDATE SKIP LOCKED
+  ), front AS MATERIALIZED (  -- of each key the beginning that may go, in turns
+    SELECT q.*, row_number() OVER turn AS turn, sum(q.size) OVER turn AS total
+    FROM (
+      SELECT q.*, bool_and(q.at IN (SELECT locked.at FROM locked) AND q.since <= moment AND (q.place = 1 OR NOT q.alone)
+                         AND (q.wall IS NULL OR q.seq < q.wall))
+                    OVER (PARTITION BY q.key ORDER BY q.seq) AS goes
+      FROM queue q) AS q
+    WHERE q.goes
+    WINDOW turn AS (ORDER BY begun AND NOT q.alone, NOT begun AND token IS NOT NULL AND q.attempts > 0, q.place, q.seq)
+  ), taken AS MATERIALIZED (
+    SELECT f.* FROM front f
+    WHERE f.turn <= lot AND (f.turn = 1 OR f.total <= bytes AND NOT (begun AND (SELECT a.alone FROM front a WHERE a.turn = 1)))
+  ), owned AS MATERIALIZED (
+    SELECT t.key, coalesce(token, gen_random_uuid()) AS lease, max(t.seq) AS last, count(*) AS count FROM taken t GROUP BY t.key
+  ), leased AS (
+    INSERT INTO outbox_leases (token, locked_until, begun_at, destination, holder, seqs)
+    SELECT o.lease, moment + hold * interval '1 second', CASE WHEN begun THEN moment END, target, who, array_agg(t.seq ORDER BY t.seq)
+    FROM taken t JOIN owned o ON o.key = t.key GROUP BY o.lease
+  ), gone AS (
+    DELETE FROM outbox_held h WHERE h.ctid = ANY (ARRAY(SELECT t.at FROM taken t))
+  ), state AS MATERIALIZED (
+    SELECT f.at, o.lease, o.last, count(q.seq) > coalesce(o.count, 0) OR f.wall IS NOT NULL AS more,
+           count(q.seq) = 0 AND f.wall IS NULL AS empty,
+           CASE WHEN f.wall <= coalesce(min(q.seq), f.wall) THEN 'infinity'  -- null: another has locked the first message
+                ELSE min(q.since) FILTER (WHERE q.place = 1 AND q.at IN (SELECT locked.at FROM locked)) END AS since
+    FROM free f LEFT JOIN queue q ON q.key = f.key LEFT JOIN owned o ON o.key = f.key
+    GROUP BY f.at, f.wall, o.lease, o.last, o.count
+  ), busy AS (
+    UPDATE outbox_keys k SET token = s.lease, due = 'infinity', more = s.more, first = s.last
+    FROM state s WHERE k.ctid = s.at AND s.lease IS NOT NULL
+  ), early AS (
+    UPDATE outbox_keys k SET due = s.since FROM state s WHERE k.ctid = s.at AND s.lease IS NULL AND s.since > moment
+  ), empty AS (
+    DELETE FROM outbox_keys k WHERE k.ctid = ANY (ARRAY(SELECT s.at FROM state s WHERE s.empty))
+  )
+  SELECT t.seq, o.lease, m.id, m.event_type, m.attempts, NULL::timestamptz
+  FROM taken t JOIN owned o ON o.key = t.key
+  LEFT JOIN LATERAL (  -- of a single, what its task says; what a batch has is read later
+    SELECT m.id::text, m.event_type, coalesce((SELECT x.attempts FROM outbox_trouble x WHERE x.seq = t.seq), 0) AS attempts
+    FROM outbox_messages m WHERE m.seq = t.seq AND NOT begun LIMIT 1) AS m ON true
+  UNION ALL
+  SELECT NULL, NULL, NULL, NULL, NULL, moment
+  WHERE NOT skipped
+    AND NOT EXISTS (SELECT FROM state s WHERE s.lease IS NULL AND NOT s.empty AND (s.since IS NULL OR s.since <= moment));
+END
+$$;
+
+CREATE FUNCTION outbox_take_new(
+  target text, token uuid, begun boolean, who text, hold float, most integer, run integer, bytes bigint, start bigint
+) RETURNS TABLE (seq bigint, lease uuid, id text, event_type text, attempts integer, looked bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
+-- Takes new messages: none with a lower number than `start` is left. A key that has no row gets one; the messages of the others
+-- are held from now on. One such take at a time runs for a destination, because two could take messages of one key out of order.
+-- A row without a lease says from which number the next take may start, and how many messages this one looked at.
+#variable_conflict use_column
+DECLARE
+  moment CONSTANT timestamptz := clock_timestamp();
+  lot CONSTANT integer := CASE WHEN token IS NULL OR begun THEN most ELSE 1 END;
+  high bigint;
+  classes bigint[];
+  floors bigint[];
+  lowest bigint;
+BEGIN
+  IF begun AND outbox_is_shut(target) THEN
+    RETURN;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM pg_advisory_xact_lock(hashtextextended(current_setting('search_path') || ' keys ' || target, 0));
+  SELECT w.high, w.classes, w.floors INTO high, classes, floors FROM outbox_open_writers() AS w;
+  lowest := (SELECT min(f) FROM unnest(floors) AS f);
+  RETURN QUERY
+  WITH look AS MATERIALIZED (
+    SELECT r.ctid AS at, r.seq, r.key, r.since, r.size, r.attempts FROM outbox_ready r
+    WHERE r.destination = target AND r.key IS NOT NULL AND r.seq >= start AND r.seq <= high
+      AND (lowest IS NULL OR r.seq <= lowest OR outbox_comes_next(target, r.key, r.seq, classes, floors))
+    ORDER BY r.seq LIMIT most
+  ), known AS MATERIALIZED (  -- the keys that have a row
+    SELECT k.key FROM outbox_keys k WHERE k.destination = target AND k.key = ANY (ARRAY(SELECT DISTINCT look.key FROM look))
+  ), busy AS MATERIALIZED (  -- who is about to free one waits for this, and then knows of more
+    SELECT k.key FROM outbox_keys k
+    WHERE k.destination = target AND k.key = ANY (ARRAY(SELECT known.key FROM known)) FOR UPDATE SKIP LOCKED
+  ), locked AS MATERIALIZED (
+    SELECT r.ctid AS at FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT look.at FROM look)) FOR UPDATE SKIP LOCKED
+  ), queue AS MATERIALIZED (  -- not what is behind a message that another has locked
+    SELECT m.*, m.key IN (SELECT known.key FROM known) AS is_known, row_number() OVER (PARTITION BY m.key ORDER BY m.seq) AS place
+    FROM (SELECT look.*, bool_and(look.at IN (SELECT locked.at FROM locked)) OVER key_so_far AS ours,
+                 bool_and(look.since <= moment) OVER key_so_far AS due
+          FROM look WINDOW key_so_far AS (PARTITION BY look.key ORDER BY look.seq)) AS m
+    WHERE m.ours
+  ), judged AS MATERIALIZED (  -- whether each may be taken: of each new key a beginning, in turns
+    SELECT m.*, m.may AND m.turn <= lot AND (m.turn = 1 OR m.total <= bytes) AS goes FROM (
+      SELECT m.*, count(*) FILTER (WHERE m.may) OVER turn AS turn, sum(m.size) FILTER (WHERE m.may) OVER turn AS total
+      FROM (SELECT queue.*, queue.due AND NOT queue.is_known AND queue.place <= CASE WHEN begun THEN run ELSE 1 END AS may FROM queue) AS m
+      WINDOW turn AS (ORDER BY m.place, m.seq)) AS m
+  ), wanted AS MATERIALIZED (  -- the keys without a row
+    SELECT j.key, coalesce(token, gen_random_uuid()) AS lease, bool_or(j.goes) AS goes, NOT bool_and(j.goes) AS more,
+           min(j.since) FILTER (WHERE j.place = 1) AS since
+    FROM judged j WHERE NOT j.is_known GROUP BY j.key
+  ), tried AS (
+    INSERT INTO outbox_keys AS k (destination, key, token, due, more)
+    SELECT target, w.key, CASE WHEN w.goes THEN w.lease END, CASE WHEN w.goes THEN 'infinity' ELSE w.since END, w.more
+    FROM wanted w WHERE w.goes OR w.since > moment ORDER BY w.key
+    ON CONFLICT DO NOTHING RETURNING k.key, k.token
+  ), mover AS MATERIALIZED (  -- what leaves ready: to be sent, or to be held
+    SELECT j.at, j.seq, j.key, CASE WHEN j.goes THEN tried.token END AS lease
+    FROM judged j JOIN tried ON tried.key = j.key
+    UNION ALL
+    SELECT j.at, j.seq, j.key, NULL FROM judged j JOIN busy ON busy.key = j.key
+  ), taken AS MATERIALIZED (
+    SELECT m.seq, m.lease FROM mover m WHERE m.lease IS NOT NULL
+  ), leased AS (
+    INSERT INTO outbox_leases (token, locked_until, begun_at, destination, holder, seqs)
+    SELECT t.lease, moment + hold * interval '1 second', CASE WHEN begun THEN moment END, target, who, array_agg(t.seq ORDER BY t.seq)
+    FROM taken t GROUP BY t.lease
+  ), gone AS (
+    DELETE FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT m.at FROM mover m)) RETURNING r.*
+  ), aside AS (
+    INSERT INTO outbox_held (destination, key, seq, since, size)
+    SELECT g.destination, g.key, g.seq, g.since, g.size FROM gone g WHERE g.seq NOT IN (SELECT t.seq FROM taken t)
+  ), longer AS (  -- not an UPDATE: that would miss a row which a take of held messages has changed since this began
+    INSERT INTO outbox_keys AS k (destination, key, more, first)
+    SELECT target, busy.key, true, min(m.seq) FROM busy JOIN mover m ON m.key = busy.key GROUP BY busy.key ORDER BY busy.key
+    ON CONFLICT (destination, key) DO UPDATE SET more = true, first = least(k.first, excluded.first)
+    WHERE NOT (k.more AND k.first <= excluded.first)
+  )
+  SELECT t.seq, t.lease, m.id, m.event_type, m.attempts, NULL::bigint
+  FROM taken t
+  LEFT JOIN LATERAL (  -- of a single, what its task says; what a batch has is read later
+    SELECT m.id::text, m.event_type, coalesce((SELECT x.attempts FROM outbox_trouble x WHERE x.seq = t.seq), 0) AS attempts
+    FROM outbox_messages m WHERE m.seq = t.seq AND NOT begun LIMIT 1) AS m ON true
+  UNION ALL
+  SELECT 1 + least(lowest, CASE WHEN count(*) < most THEN high ELSE max(look.seq) END,
+                   min(look.seq) FILTER (WHERE look.seq NOT IN (SELECT m.seq FROM mover m)) - 1),
+         NULL, NULL, NULL, NULL, count(*)
+  FROM look;
+END
+$$;

@@ -1,0 +1,84 @@
+"""The drain task: many messages of one destination."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery.worker import state
+
+from outbox_tasks.broker.names import DRAIN_TASK
+from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
+from outbox_tasks.model import DrainAsked
+from outbox_tasks.relay.drain import drain_in_slot
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, DRAIN_SECONDS, PUBLISH_QUEUE
+from outbox_tasks.worker.publish_task import wake_claim
+from outbox_tasks.worker.resources import Resources
+from outbox_tasks.worker.told import TaskListener
+
+log = logging.getLogger(__name__)
+
+YIELD_EVERY = 0.02
+"""Seconds between two looks whether another task waits for this process."""
+
+
+def add_drain(resources: Resources, common: dict[str, Any]) -> None:
+    """Add the drain task to the app."""
+    listener = TaskListener(resources)
+    given = resources.given
+
+    @resources.app.task(
+        name=DRAIN_TASK,
+        home=DRAIN_QUEUE,
+        Request="outbox_tasks.worker.requests:LeasingRequest",
+        soft_time_limit=DRAIN_SECONDS + given.soft_time_limit,
+        time_limit=DRAIN_SECONDS + given.hard_time_limit,
+        throws=(DatabaseUnavailable,),
+        **common,
+    )
+    def outbox_drain(destination: str, token: str | None = None) -> str:
+        if destination not in resources.settings.destinations:
+            return "unknown destination"
+        asked = _own_slot(resources, destination) if token is None else DrainAsked(destination, token)
+        waits = _somebody_waits(resources)
+        drained = asked and drain_in_slot(
+            resources.store, resources.publishers, asked, listener, stop=lambda: _worker_stops() or waits()
+        )
+        if drained is None:
+            return "others are at work"
+        if drained.steps:  # what was committed after its last look
+            wake_claim(resources)
+        return str(drained)
+
+
+def _own_slot(resources: Resources, destination: str) -> DrainAsked | None:
+    """A slot for a drain that a commit has woken."""
+    slots = resources.store.traffic.slots(destination)
+    asked = resources.store.ask_drains({destination: (slots, 1)})
+    return asked[0] if asked else None
+
+
+def _worker_stops() -> bool:
+    """Whether this worker was told to stop. The processes of a prefork pool don't learn that."""
+    return any(asked is not None and asked is not False for asked in (state.should_stop, state.should_terminate))
+
+
+def _somebody_waits(resources: Resources) -> Callable[[], bool]:
+    """Whether a task waits that this worker serves: then the drain makes room for it."""
+    served = {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE} & resources.app.amqp.queues.consume_from.keys()
+    looked_at = time.monotonic()
+
+    def waits() -> bool:
+        nonlocal looked_at
+        now = time.monotonic()
+        if now < looked_at + YIELD_EVERY:
+            return False
+        looked_at = now
+        try:
+            return resources.broker.any_waits(served)
+        except BrokerUnreachable:
+            return False
+
+    return waits

@@ -1,0 +1,241 @@
+"""What a claim sends on: singles, or drains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import func, insert, text
+
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.model import DrainAsked, Single, Step, Verdict
+from outbox_tasks.operating import pauses
+from outbox_tasks.relay.claim import DRAIN_MUCH, QUEUE_A_SECOND, QUEUE_SHORT, Pace, claim
+from outbox_tasks.relay.store import Store
+from tests.claims import begin, keep_house, take_batch
+from tests.conftest import MakeStore, Rows, seconds_from_now
+
+
+def claimed(store: Store, queued: int = 0) -> tuple[list[Single], list[DrainAsked]]:
+    """The tasks of one claim, of a process that knows its destinations to be quick."""
+    sent: tuple[list[Single], list[DrainAsked]] = ([], [])
+
+    def send(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+        sent[0].extend(singles)
+        sent[1].extend(drains)
+
+    claim(store, send, lambda: queued, Pace(store.settings.destinations))
+    return sent
+
+
+@pytest.mark.parametrize("key", [None, "same", "others"])
+@pytest.mark.parametrize(("count", "tasks"), [(1, (1, 0)), (5, (5, 0)), (6, (0, 1))])
+def test_few_travel_singly_and_of_many_a_drain_takes_what_it_can(
+    new_store: MakeStore, rows: Rows, count: int, tasks: tuple[int, int], key: str | None
+) -> None:
+    for n in range(count):
+        rows.insert(key=f"{n}" if key == "others" else key)
+    singles, drains = claimed(new_store(singles=5))
+    if key == "same":  # of a key only the first one
+        tasks = min(tasks[0], 1), tasks[1]
+    assert (len(singles), len(drains)) == tasks
+
+
+def test_while_the_publish_queue_is_full_a_drain_takes_few_too(new_store: MakeStore, rows: Rows) -> None:
+    """Else the singles of one destination would hold up the others."""
+    rows.insert(3)
+    store = new_store()
+    singles, [drain] = claimed(store, QUEUE_SHORT)
+    assert (singles, drain.destination) == ([], "orders")
+
+
+def test_no_more_singles_are_claimed_than_slow_workers_begin_before_the_leases_run_out(
+    new_store: MakeStore, rows: Rows
+) -> None:
+    """If more were queued, slow workers would meet only leases that have run out, for ever."""
+    rows.insert(100)
+    assert len(claimed(new_store(singles="all", queue_lease=5))[0]) == 5 * QUEUE_A_SECOND
+
+
+def test_where_all_travel_singly_nothing_is_claimed_while_the_queue_is_full(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(QUEUE_SHORT + 1)
+    store = new_store(singles="all")
+    assert claimed(store, QUEUE_SHORT) == ([], [])
+    singles, drains = claimed(store, QUEUE_SHORT - 10)
+    assert (len(singles), drains) == (10, [])
+    assert [single.more for single in singles].count(True) == 1  # it wakes the next claim
+
+
+@pytest.mark.parametrize(
+    ("singles", "own", "tasks"),
+    [(0, None, (0, 1)), ("all", None, (60, 0)), (50, None, (0, 1)), (0, 60, (60, 0)), ("all", 0, (0, 1))],
+)
+def test_the_dial_says_how_many_travel_singly_and_each_destination_may_have_its_own(
+    new_store: MakeStore, rows: Rows, singles: int | str, own: int | str | None, tasks: tuple[int, int]
+) -> None:
+    rows.insert(60)
+    store = new_store(singles=singles, destinations={"orders": {"url": "a://b", "singles": own}})
+    found = claimed(store)
+    assert (len(found[0]), len(found[1])) == tasks
+
+
+def test_without_singles_one_message_is_drained(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert()
+    store = new_store(singles=0)
+    singles, drains = claimed(store)
+    assert (len(singles), len(drains)) == (0, 1)
+    assert claimed(store) == ([], [])  # its drain was asked for
+
+
+def test_a_drain_has_its_slot_until_it_ends(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(100)
+    store = new_store()
+    _, [asked] = claimed(store)
+    assert store.begin_drain(asked)
+    assert not store.begin_drain(asked)  # its task comes twice
+    assert claimed(store) == ([], [])
+    store.end_drain(asked)
+    assert len(claimed(store)[1]) == 1
+
+
+def test_a_slot_of_a_drain_that_was_killed_is_free_when_its_time_is_over(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(100)
+    store = new_store()
+    _, [killed] = claimed(store)
+    store.begin_drain(killed)
+    with rows.engine.begin() as connection:
+        schema = store.settings.database_schema
+        connection.execute(text(f"UPDATE {schema}.outbox_drains SET until = now() - interval '1 second'"))
+    _, [following] = claimed(store)
+    assert following.token != killed.token
+    assert not store.begin_drain(killed)
+    store.end_drain(killed)  # this does not free the slot of its successor
+    assert store.begin_drain(following)
+
+
+@pytest.mark.parametrize(("count", "drains"), [(60, 1), (DRAIN_MUCH, 3)])
+def test_of_much_all_slots_are_used_and_of_less_one(new_store: MakeStore, rows: Rows, count: int, drains: int) -> None:
+    rows.insert(count)
+    store = new_store(destinations={"orders": {"url": "a://b", "concurrency": 3}})
+    assert len(claimed(store)[1]) == drains
+
+
+def test_a_message_that_found_no_room_need_not_wait_for_beat(new_store: MakeStore, rows: Rows) -> None:
+    """The single that had the room wakes the claim, though nothing else was due when it was claimed."""
+    store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
+    pace = Pace()
+    sent: list[Single] = []
+
+    def look() -> None:
+        claim(store, lambda singles, drains: sent.extend(singles), lambda: 0, pace)
+
+    rows.insert()
+    look()
+    rows.insert()
+    look()
+    assert [single.more for single in sent] == [True]
+    message = begin(store, sent[0])
+    assert message
+    store.settle(sent[0].token, "orders", [Verdict(message, Step.SENT)])
+    look()
+    assert [single.more for single in sent] == [True, False]  # known to be quick: there is always room
+
+
+def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_others(
+    new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
+    monkeypatch.setattr(store.traffic, "_count_processes", lambda: 4)
+    monkeypatch.setattr("outbox_tasks.relay.claim.SLOW_EVERY", 0.0)
+    rows.insert(20)
+    pace = Pace()
+    sent: list[Single] = []
+
+    def look() -> int:
+        before = len(sent)
+        claim(store, lambda singles, drains: sent.extend(singles), lambda: 0, pace)
+        return len(sent) - before
+
+    assert look() == 3
+    assert look() == 0
+    assert [single.more for single in sent].count(True) == 1
+    for single in sent:
+        message = begin(store, single)
+        assert message
+        store.settle(single.token, "orders", [Verdict(message, Step.SENT)])
+    assert look() == 17  # all that was sent before has ended
+    begin(store, sent[3])
+    with rows.engine.begin() as connection:
+        schema = store.settings.database_schema
+        slow = f"UPDATE {schema}.outbox_leases SET begun_at = begun_at - interval '1 second' WHERE begun_at IS NOT NULL"
+        connection.execute(text(slow))
+    rows.insert(20)
+    look()
+    left = [single for single in sent[4:20] if begin(store, single)]
+    assert left == []  # what waited in the queue was given back
+    assert len(sent) - 20 <= 3
+
+
+def test_a_broker_that_refuses_leaves_no_lease_and_no_slot(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(3)
+    rows.insert(100, destination="mails")
+    store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
+
+    def refuse(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+        assert singles
+        assert drains
+        raise BrokerUnreachable(url="redis://gone", reason="refused")
+
+    with pytest.raises(BrokerUnreachable):
+        claim(store, refuse, lambda: 0, Pace(store.settings.destinations))
+    keep_house(store)
+    singles, drains = claimed(store)
+    assert (len(singles), len(drains)) == (3, 1)
+    assert {row.last_error_code for row in rows.hot()} == {None}
+
+
+def test_a_paused_destination_gets_nothing(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(3)
+    rows.insert(3, key="a")
+    store = new_store()
+    pauses.pause(store, "orders", "ada", "maintenance")
+    assert claimed(store) == ([], [])
+    pauses.resume(store, "orders", "ada")
+    assert len(claimed(store)[0]) == 4
+
+
+@pytest.mark.parametrize("key", [None, "own"])
+def test_one_message_at_a_time_tries_an_open_circuit_first_one_that_has_never_failed(
+    new_store: MakeStore, rows: Rows, key: str | None
+) -> None:
+    rows.insert(2, key=key and "old", attempts=1, last_error_code="away")
+    [new] = rows.insert(1, key=key and "new")
+    store = new_store(singles=0)
+    opened = {"name": "orders", "failures": 9, "opened_at": func.now(), "pause_until": seconds_from_now(-1)}
+    with rows.engine.begin() as connection:
+        connection.execute(insert(rows.tables.destinations).values(opened))
+    [probe], drains = claimed(store)
+    assert (probe.id, drains) == (new, [])
+    assert claimed(store) == ([], [])
+    message = begin(store, probe)
+    assert message
+    store.settle(probe.token, "orders", [Verdict(message, Step.SENT)])
+    assert [row.state for row in store.traffic.states()] == ["closed"]
+    assert len(claimed(store)[1]) == 1
+
+
+def test_a_claim_takes_no_more_than_the_rate_allows(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(40)
+    store = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 20}})
+    began = time.monotonic()
+    taken = sum(len(claimed(store)[0]) for _ in range(5))
+    assert 20 <= taken <= 20 + 20 * (time.monotonic() - began) + 1
+
+
+def test_a_drain_takes_no_more_than_the_rate_allows(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(100)
+    store = new_store(destinations={"orders": {"url": "redis+stream://localhost/0/x", "rate_limit": 20}})
+    began = time.monotonic()
+    taken = sum(len(take_batch(store).messages) for _ in range(5))
+    assert 20 <= taken <= 20 + 20 * (time.monotonic() - began) + 1

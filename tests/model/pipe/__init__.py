@@ -1,0 +1,1 @@
+"""The pipe: keys, hops and lanes."""
