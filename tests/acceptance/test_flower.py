@@ -96,6 +96,7 @@ def page(chromium: Browser, flower: str) -> Page:
 
 TABLE = """search => {
     const table = $('#tasks-table');
+    if (!table[0]?.tHead) return [];  // while the page draws it anew
     table.DataTable().page.len(100).search(search).draw();
     const titles = [...table[0].tHead.rows[0].cells].map(cell => cell.textContent.trim());
     return [...table[0].tBodies[0].rows].map(row => Object.fromEntries(

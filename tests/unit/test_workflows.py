@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-PLACE = Path(__file__).parents[2] / ".github" / "workflows"
+from tests import clock, matrix
+
+TESTS = Path(__file__).parents[1]
+PLACE = TESTS.parent / ".github" / "workflows"
 WORKFLOWS = sorted(PLACE.glob("*.yml"))
 
 
@@ -38,3 +41,8 @@ def test_a_release_publishes_what_it_has_checked_without_a_token() -> None:
     assert jobs["publish"]["needs"] == "build"
     assert any(step.get("run") == "make package" for step in jobs["build"]["steps"])
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
+
+
+def test_the_matrix_and_the_clock_run_files_that_exist() -> None:
+    places = [*matrix.TESTS, *(f"integration/test_{name}.py" for name in clock.DATED)]
+    assert [place for place in places if not (TESTS / place).exists()] == []
