@@ -61,13 +61,9 @@ def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Ta
     tally = Tally()
     began = time.monotonic()
     if store.settings.destinations:
-        store.keep_house()
-        tally.queued = queued()
-        most = min(QUEUE_SHORT, int(QUEUE_A_SECOND * store.settings.queue_lease))
-        singles, drains = _look(store, pace, max(0, most - tally.queued), tally)
-        if singles or drains:
-            _hand_on(store, send, singles, drains)
-        tally.singles, tally.drains = len(singles), len(drains)
+        _fan_out(store, send, queued, pace, tally)
+        if store.keep_house():
+            _fan_out(store, send, queued, pace, tally)
     if pace.buries():
         _bury(store, tally)
     tally.expired, store.expired = store.expired, Counter()
@@ -76,6 +72,17 @@ def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Ta
     facts = {"singles": tally.singles, "drains": tally.drains, "seconds": round(time.monotonic() - began, 4)}
     log.log(level, "%s, in %.3f s", tally, facts["seconds"], extra=facts)
     return tally
+
+
+def _fan_out(store: Store, send: Send, queued: Callable[[], int], pace: Pace, tally: Tally) -> None:
+    waiting = queued()
+    most = min(QUEUE_SHORT, int(QUEUE_A_SECOND * store.settings.queue_lease))
+    singles, drains = _look(store, pace, max(0, most - waiting), tally)
+    if singles or drains:
+        _hand_on(store, send, singles, drains)
+    tally.queued = max(tally.queued, waiting)
+    tally.singles += len(singles)
+    tally.drains += len(drains)
 
 
 class Pace:
@@ -204,8 +211,8 @@ def _waking(singles: list[Single], names: set[str]) -> list[Single]:
     for place, single in enumerate(singles):
         if single.destination in names:
             places.setdefault(single.destination, []).append(place)
-    for of_one in places.values():
-        middle = of_one[len(of_one) // 2]
+    for own in places.values():
+        middle = own[len(own) // 2]
         singles[middle] = singles[middle]._replace(more=True)
     return singles
 

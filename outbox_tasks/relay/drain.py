@@ -46,7 +46,6 @@ def drain(
     Raises `DatabaseUnavailable`. Then the lease of the batch runs out.
     """
     drained, deadline = Drained(), time.monotonic() + seconds
-    store.keep_house()
     while batch := store.takes.take(destination):
         if batch.messages:
             began = time.monotonic()
@@ -68,10 +67,12 @@ def drain_in_slot(
     asked: DrainAsked,
     listener: Listener,
     *,
+    begun: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Drained | None:
-    """`drain` in the slot that was reserved for it, and free the slot. None: somebody else has it by now."""
-    if not store.begin_drain(asked):
+    """`drain` in the slot that was reserved for it, and free the slot. `begun`: the slot is this drain's already. None:
+    somebody else has it by now."""
+    if not begun and not store.begin_drain(asked):
         return None
     try:
         return drain(store, publishers, asked.destination, listener, stop=stop)

@@ -114,15 +114,25 @@ $$;
 
 CREATE FUNCTION outbox_take_new(
   target text, token uuid, begun boolean, who text, hold float, most integer, run integer, bytes bigint, start bigint
-) RETURNS TABLE (seq bigint, lease uuid, id text, event_type text, attempts integer, looked bigint) LANGUAGE plpgsql VOLATILE
+) RETURNS TABLE (seq bigint, lease uuid, id text, event_type text, attempts integer, whole boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
--- Takes new messages: none with a lower number than `start` is left. A key that has no row gets one; the messages of the others
--- are held from now on. One such take at a time runs for a destination, because two could take messages of one key out of order.
--- A row without a lease says from which number the next take may start, and how many messages this one looked at.
+-- Takes new messages: none with a lower number than `start` is left. A batch looks at twice as many messages as it may have.
+-- There are four cases:
+--   1. The key has no row: it gets one, and its first messages are taken. Keys with few messages go first: a batch that had all
+--      keys would leave nothing to other drains.
+--   2. What is behind a message of this batch stays in ready: this drain looks again.
+--   3. What is behind a batch of another drain stays in ready, too: that drain looks again.
+--   4. What is behind anything else is held from now on: a single, a run, a wait, a dead letter.
+-- But nothing of a key that has a row stays if the look is full and fills not half a batch: others may be behind it. And nothing
+-- stays of supervised tasks, whose run is 1: a task that was handed over has its key until it has run.
+-- One such take at a time runs for a destination, because two could take messages of one key out of order.
+-- A row without a lease says from which number the next take may start, and whether more is there that this one did not look at.
 #variable_conflict use_column
 DECLARE
   moment CONSTANT timestamptz := clock_timestamp();
   lot CONSTANT integer := CASE WHEN token IS NULL OR begun THEN most ELSE 1 END;
+  of_key CONSTANT integer := CASE WHEN begun THEN run ELSE 1 END;
+  reach CONSTANT integer := CASE WHEN begun THEN 2 * most ELSE most END;
   high bigint;
   classes bigint[];
   floors bigint[];
@@ -137,42 +147,62 @@ BEGIN
   lowest := (SELECT min(f) FROM unnest(floors) AS f);
   RETURN QUERY
   WITH look AS MATERIALIZED (
-    SELECT r.ctid AS at, r.seq, r.key, r.since, r.size, r.attempts FROM outbox_ready r
+    SELECT r.ctid AS at, r.seq, r.key, r.since, r.size FROM outbox_ready r
     WHERE r.destination = target AND r.key IS NOT NULL AND r.seq >= start AND r.seq <= high
       AND (lowest IS NULL OR r.seq <= lowest OR outbox_comes_next(target, r.key, r.seq, classes, floors))
-    ORDER BY r.seq LIMIT most
+    ORDER BY r.seq LIMIT reach
+  ), own AS MATERIALIZED (  -- early: the first message whose time has not come
+    SELECT look.key, min(look.seq) AS first, min(look.seq) FILTER (WHERE look.since > moment) AS early, count(*) AS count
+    FROM look GROUP BY look.key
   ), known AS MATERIALIZED (  -- the keys that have a row
-    SELECT k.key FROM outbox_keys k WHERE k.destination = target AND k.key = ANY (ARRAY(SELECT DISTINCT look.key FROM look))
+    SELECT k.key, k.token FROM outbox_keys k WHERE k.destination = target AND k.key = ANY (ARRAY(SELECT own.key FROM own))
+  ), batch AS MATERIALIZED (  -- what other drains have in hand
+    SELECT l.token FROM outbox_leases l
+    WHERE l.token = ANY (ARRAY(SELECT DISTINCT known.token FROM known)) AND l.begun_at IS NOT NULL AND cardinality(l.seqs) > 1
+  ), free AS MATERIALIZED (
+    SELECT own.*, sum(least(own.count, of_key)) OVER turn - least(own.count, of_key) AS before, row_number() OVER turn AS turn
+    FROM own LEFT JOIN known ON known.key = own.key WHERE known.key IS NULL AND own.early IS DISTINCT FROM own.first
+    WINDOW turn AS (ORDER BY CASE WHEN begun THEN own.count END, own.first)
+  ), goer AS MATERIALIZED (  -- what may be taken: of each free key a beginning
+    SELECT q.at, q.seq, q.key FROM (
+      SELECT q.*, row_number() OVER turn AS turn, sum(q.size) OVER turn AS total FROM (
+        SELECT look.*, free.turn AS of, free.early, row_number() OVER (PARTITION BY free.turn ORDER BY look.seq) AS place
+        FROM look JOIN free ON free.key = look.key WHERE free.before < lot) AS q
+      WHERE q.place <= of_key AND (q.early IS NULL OR q.seq < q.early)
+      WINDOW turn AS (ORDER BY q.of, q.seq)) AS q
+    WHERE q.turn <= lot AND (q.turn = 1 OR q.total <= bytes)
+  ), room AS MATERIALIZED (  -- whether messages may stay
+    SELECT begun AND run > 1 AND ((SELECT count(*) FROM look) < reach OR 2 * count(*) >= most
+                      OR count(*) < (SELECT least(lot, coalesce(max(free.before) + 1, 0)) FROM free)) AS stays
+    FROM goer
+  ), rest AS MATERIALIZED (  -- the keys of which the rest is held
+    SELECT own.key, own.first, known.key IS NOT NULL AS is_known FROM own LEFT JOIN known ON known.key = own.key CROSS JOIN room
+    WHERE CASE WHEN known.key IS NOT NULL THEN NOT room.stays OR known.token IS NULL OR known.token NOT IN (SELECT batch.token FROM batch)
+               ELSE own.early = own.first OR NOT room.stays AND own.key IN (SELECT goer.key FROM goer) END
+  ), wanted AS MATERIALIZED (  -- what leaves ready: to be sent, or to be held
+    SELECT goer.at, goer.seq, goer.key, NULL::timestamptz AS since, true AS goes, false AS is_known FROM goer
+    UNION ALL
+    SELECT look.at, look.seq, look.key, CASE WHEN look.seq = rest.first THEN look.since END, false, rest.is_known FROM look JOIN rest ON rest.key = look.key
+    WHERE look.seq NOT IN (SELECT goer.seq FROM goer)
+  ), locked AS MATERIALIZED (
+    SELECT r.ctid AS at FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT w.at FROM wanted w)) FOR UPDATE SKIP LOCKED
+  ), stop AS MATERIALIZED (  -- what is behind a message that another has locked stays
+    SELECT w.key, min(w.seq) AS seq FROM wanted w WHERE w.at NOT IN (SELECT locked.at FROM locked) GROUP BY w.key
+  ), ours AS MATERIALIZED (
+    SELECT w.* FROM wanted w LEFT JOIN stop ON stop.key = w.key WHERE stop.seq IS NULL OR w.seq < stop.seq
   ), busy AS MATERIALIZED (  -- who is about to free one waits for this, and then knows of more
     SELECT k.key FROM outbox_keys k
-    WHERE k.destination = target AND k.key = ANY (ARRAY(SELECT known.key FROM known)) FOR UPDATE SKIP LOCKED
-  ), locked AS MATERIALIZED (
-    SELECT r.ctid AS at FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT look.at FROM look)) FOR UPDATE SKIP LOCKED
-  ), queue AS MATERIALIZED (  -- not what is behind a message that another has locked
-    SELECT m.*, m.key IN (SELECT known.key FROM known) AS is_known, row_number() OVER (PARTITION BY m.key ORDER BY m.seq) AS place
-    FROM (SELECT look.*, bool_and(look.at IN (SELECT locked.at FROM locked)) OVER key_so_far AS ours,
-                 bool_and(look.since <= moment) OVER key_so_far AS due
-          FROM look WINDOW key_so_far AS (PARTITION BY look.key ORDER BY look.seq)) AS m
-    WHERE m.ours
-  ), judged AS MATERIALIZED (  -- whether each may be taken: of each new key a beginning, in turns
-    SELECT m.*, m.may AND m.turn <= lot AND (m.turn = 1 OR m.total <= bytes) AS goes FROM (
-      SELECT m.*, count(*) FILTER (WHERE m.may) OVER turn AS turn, sum(m.size) FILTER (WHERE m.may) OVER turn AS total
-      FROM (SELECT queue.*, queue.due AND NOT queue.is_known AND queue.place <= CASE WHEN begun THEN run ELSE 1 END AS may FROM queue) AS m
-      WINDOW turn AS (ORDER BY m.place, m.seq)) AS m
-  ), wanted AS MATERIALIZED (  -- the keys without a row
-    SELECT j.key, coalesce(token, gen_random_uuid()) AS lease, bool_or(j.goes) AS goes, NOT bool_and(j.goes) AS more,
-           min(j.since) FILTER (WHERE j.place = 1) AS since
-    FROM judged j WHERE NOT j.is_known GROUP BY j.key
+    WHERE k.destination = target AND k.key = ANY (ARRAY(SELECT DISTINCT o.key FROM ours o WHERE o.is_known)) FOR UPDATE SKIP LOCKED
   ), tried AS (
     INSERT INTO outbox_keys AS k (destination, key, token, due, more)
-    SELECT target, w.key, CASE WHEN w.goes THEN w.lease END, CASE WHEN w.goes THEN 'infinity' ELSE w.since END, w.more
-    FROM wanted w WHERE w.goes OR w.since > moment ORDER BY w.key
+    SELECT target, o.key, CASE WHEN bool_or(o.goes) THEN coalesce(token, gen_random_uuid()) END,
+           CASE WHEN bool_or(o.goes) THEN 'infinity' ELSE min(o.since) END, NOT bool_and(o.goes)
+    FROM ours o WHERE NOT o.is_known GROUP BY o.key ORDER BY o.key
     ON CONFLICT DO NOTHING RETURNING k.key, k.token
-  ), mover AS MATERIALIZED (  -- what leaves ready: to be sent, or to be held
-    SELECT j.at, j.seq, j.key, CASE WHEN j.goes THEN tried.token END AS lease
-    FROM judged j JOIN tried ON tried.key = j.key
+  ), mover AS MATERIALIZED (
+    SELECT o.at, o.seq, o.key, CASE WHEN o.goes THEN tried.token END AS lease FROM ours o JOIN tried ON tried.key = o.key
     UNION ALL
-    SELECT j.at, j.seq, j.key, NULL FROM judged j JOIN busy ON busy.key = j.key
+    SELECT o.at, o.seq, o.key, NULL FROM ours o JOIN busy ON busy.key = o.key
   ), taken AS MATERIALIZED (
     SELECT m.seq, m.lease FROM mover m WHERE m.lease IS NOT NULL
   ), leased AS (
@@ -190,15 +220,15 @@ BEGIN
     ON CONFLICT (destination, key) DO UPDATE SET more = true, first = least(k.first, excluded.first)
     WHERE NOT (k.more AND k.first <= excluded.first)
   )
-  SELECT t.seq, t.lease, m.id, m.event_type, m.attempts, NULL::bigint
+  SELECT t.seq, t.lease, m.id, m.event_type, m.attempts, NULL::boolean
   FROM taken t
   LEFT JOIN LATERAL (  -- of a single, what its task says; what a batch has is read later
     SELECT m.id::text, m.event_type, coalesce((SELECT x.attempts FROM outbox_trouble x WHERE x.seq = t.seq), 0) AS attempts
     FROM outbox_messages m WHERE m.seq = t.seq AND NOT begun LIMIT 1) AS m ON true
   UNION ALL
-  SELECT 1 + least(lowest, CASE WHEN count(*) < most THEN high ELSE max(look.seq) END,
+  SELECT 1 + least(lowest, CASE WHEN count(*) < reach THEN high ELSE max(look.seq) END,
                    min(look.seq) FILTER (WHERE look.seq NOT IN (SELECT m.seq FROM mover m)) - 1),
-         NULL, NULL, NULL, NULL, count(*)
+         NULL, NULL, NULL, NULL, count(*) < reach
   FROM look;
 END
 $$;

@@ -41,10 +41,15 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
     def outbox_drain(destination: str, token: str | None = None) -> str:
         if destination not in resources.settings.destinations:
             return "unknown destination"
-        asked = _own_slot(resources, destination) if token is None else DrainAsked(destination, token)
+        asked = _slot(resources, destination) if token is None else DrainAsked(destination, token)
         waits = _somebody_waits(resources)
         drained = asked and drain_in_slot(
-            resources.store, resources.publishers, asked, listener, stop=lambda: _worker_stops() or waits()
+            resources.store,
+            resources.publishers,
+            asked,
+            listener,
+            begun=token is None,
+            stop=lambda: _worker_stops() or waits(),
         )
         if drained is None:
             return "others are at work"
@@ -53,16 +58,14 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
         return str(drained)
 
 
-def _own_slot(resources: Resources, destination: str) -> DrainAsked | None:
+def _slot(resources: Resources, destination: str) -> DrainAsked | None:
     """A slot for a drain that a commit has woken."""
-    slots = resources.store.traffic.slots(destination)
-    asked = resources.store.ask_drains({destination: (slots, 1)})
-    return asked[0] if asked else None
+    return resources.store.take_slot(destination, resources.store.traffic.slots(destination))
 
 
 def _worker_stops() -> bool:
     """Whether this worker was told to stop. The processes of a prefork pool don't learn that."""
-    return any(asked is not None and asked is not False for asked in (state.should_stop, state.should_terminate))
+    return any(signal is not None and signal is not False for signal in (state.should_stop, state.should_terminate))
 
 
 def _somebody_waits(resources: Resources) -> Callable[[], bool]:

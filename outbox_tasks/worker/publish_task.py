@@ -96,10 +96,9 @@ def _retry(task: Task, resources: Resources, verdict: Verdict) -> str:
             countdown=verdict.wait,
         )
     except Reject as refused:
-        # The broker did not take the retry. Its message waits in the table.
+        # The broker did not take the retry. Then the lease runs out once the wait is over.
         facts = {"message_id": message.id, "destination": message.destination, "lease": token}
         text = "message %s to %s goes back to the table, lease %s: its retry was refused: %s"
         log.warning(text, message.id, message.destination, token, refused.reason, extra=facts)
-        verdict.step = Step.LATER
-        resources.store.settle(token, message.destination, [verdict])
+        resources.store.give_back([token], verdict.wait)
         raise Retry(f"{verdict.code}", when=verdict.wait) from refused

@@ -78,6 +78,7 @@ class Relay(RuleBasedStateMachine):
     def start_anew(self) -> None:
         self.schema = self.rows.tables.messages.schema
         self.rows.clear()
+        self.store.start_anew()
         with self.rows.engine.begin() as connection:
             connection.execute(delete(self.rows.tables.destinations))
             connection.execute(text(f"TRUNCATE {self.schema}.outbox_transitions"))
@@ -196,6 +197,7 @@ class Relay(RuleBasedStateMachine):
             self.workers.append(worker)
         if takes.take_is_lost:
             takes.take_is_lost = False
+            self.store.restarted()
             self.store.ask("claim/suspects.sql", **CRASHED)
         self.broker.queue += worker.retries
         worker.retries = []

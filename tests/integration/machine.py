@@ -237,6 +237,18 @@ class Forgetful(Store):
         self.begun = set()
         self.takes = ForgetfulTakes(engine, settings, self._lanes, self._places, self.traffic)
 
+    def start_anew(self) -> None:
+        """Forget what the last history has left: the same draws make the same history."""
+        sizes = self.takes._sizes
+        self.takes = ForgetfulTakes(self.engine, self.settings, self._lanes, self._places, self.traffic)
+        self.takes._sizes = sizes
+
+    def restarted(self) -> None:
+        """The server counts anew."""
+        self._lanes._life = "before the crash"
+        for place in self._places._places.values():
+            place.life = "before the crash"
+
     def begin(self, token: str, destination: str) -> LeasedMessage | None:
         leases = f"{self.settings.database_schema}.outbox_leases"
         asked = text(f"SELECT locked_until, holder FROM {leases} WHERE token = :token")

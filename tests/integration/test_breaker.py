@@ -135,7 +135,8 @@ class TestOpening:
             assert run(store, Twice(OUT)) == [expected] * 10
             assert state(store) == "closed"
 
-    def test_a_batch_counts_as_one(self, store: Store, rows: Rows) -> None:
+    def test_a_batch_counts_as_one(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(backoff_base=60)
         rows.insert(10)
         drain(store, {"orders": Destination(OUT)}, "orders", Listener())
         [row] = store.traffic.states()

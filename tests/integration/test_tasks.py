@@ -173,14 +173,19 @@ class TestPublish:
         assert waiting(broker_url) == []
         assert (rows.one(single.id).lease, rows.one(single.id).place) == (None, "waiting")
 
-    def test_a_retry_that_the_broker_refuses_goes_through_the_table(
+    def test_a_retry_that_the_broker_refuses_is_due_after_its_wait_and_noted_once(
         self, make: MakeApp, own_redis: EmbeddedValkey, store: Store, rows: Rows
     ) -> None:
-        app, single = make(broker_url=own_redis.url), leased(store, rows, b'{"fail": 1}')
+        app, single = make(broker_url=own_redis.url), leased(store, rows, b'{"fail": 1, "retry_after": 5}')
         own_redis.kill()
         assert publish(app, single)[0] == "RETRY"
+        wait = (rows.one(single.id).locked_until - datetime.now(UTC)).total_seconds()
+        assert 0 < wait <= 6.25
+        rows.change(locked_until=seconds_from_now(-1))
+        keep_house(store)
         row = rows.one(single.id)
-        assert (row.lease, row.place, row.attempts, row.last_error_code) == (None, "waiting", 1, "told")
+        assert (row.lease, row.place, row.attempts, row.last_error_code) == (None, "ready", 1, "told")
+        assert [note["what"] for note in row.history] == ["failed"]
 
     def test_a_dead_letter_fails_and_is_told_with_the_key_that_it_holds_up(
         self, app: Celery, store: Store, rows: Rows, broker_url: str

@@ -66,7 +66,7 @@ def test_the_messages_of_a_key_arrive_in_order(box: Box, storage: Store) -> None
     box.check_books()
 
 
-def test_a_key_in_flight_holds_what_is_behind_it(box: Box, storage: Store) -> None:
+def test_what_is_behind_a_batch_stays_in_ready_and_goes_after_it(box: Box, storage: Store) -> None:
     box.write(2, key="a")
     batch = take_batch(storage)
     box.write(2, key="a")
@@ -74,11 +74,61 @@ def test_a_key_in_flight_holds_what_is_behind_it(box: Box, storage: Store) -> No
     receiver = Receiver()
     assert sent(storage, receiver) == 1
     assert numbers(box, receiver) == [5]
-    assert box.where(3) == box.where(4) == ["held"]
-    assert settle(storage, batch.messages, batch.token)
+    assert box.where(3) == box.where(4) == ["ready"]
+    assert not settle(storage, batch.messages, batch.token)
     assert sent(storage, receiver) == 2
     assert numbers(box, receiver) == [5, 3, 4]
     box.check_books()
+
+
+def test_what_is_behind_a_single_is_held_and_its_settle_tells_of_it(box: Box, storage: Store) -> None:
+    box.write(1, key="a")
+    [single] = take(storage, {"orders": 10})
+    box.write(1, key="a")
+    assert sent(storage, Receiver()) == 0
+    assert box.where(2) == ["held"]
+    message = begin(storage, single)
+    assert message
+    assert settle(storage, [message], single.token)
+    assert sent(storage, Receiver()) == 1
+
+
+def test_of_few_keys_each_of_two_drains_finds_some(box: Box, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(storage.takes._sizes, "orders", (10, 10))
+    for n in range(60):
+        box.write(1, key=f"k{n % 4}")
+    batches = [take_batch(storage) for _ in range(2)]
+    assert [{message.key for message in batch.messages} for batch in batches] == [{"k0", "k1"}, {"k2", "k3"}]
+    assert [len(batch.messages) for batch in batches] == [10, 10]
+    assert {place for (place,) in map(box.where, range(1, 61))} == {"leases", "ready"}
+    for batch in batches:
+        settle(storage, batch.messages, batch.token)
+    assert sent(storage, Receiver()) == 40
+    box.check_books()
+
+
+def test_a_key_with_much_does_not_hide_others_that_are_behind_it(
+    box: Box, storage: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(storage.takes._sizes, "orders", (10, 10))
+    box.write(100, key="much")
+    box.write(1, key="little")
+    take_batch(storage)
+    assert [message.key for message in take_batch(storage).messages] == ["little"]
+    assert sum(box.where(n) == ["held"] for n in range(1, 101)) >= 80
+
+
+def test_after_a_crash_that_undid_a_take_its_messages_go_first(box: Box, storage: Store) -> None:
+    box.write(1, key="a")
+    [row] = box.rows("SELECT destination, key, seq, since, size FROM outbox_ready")
+    take_batch(storage)
+    for table in ("leases", "keys"):
+        box.connection.execute(f"DELETE FROM outbox_{table}".encode())
+    undone = "INSERT INTO outbox_ready (destination, key, seq, since, size) VALUES (%s, %s, %s, %s, %s)"
+    box.connection.execute(undone, row)
+    storage._places.of("orders").life = "before the crash"
+    box.write(1, key="a")
+    assert [message.seq for message in take_batch(storage).messages] == [1, 2]
 
 
 def test_a_key_has_a_row_while_it_is_busy_and_no_longer(box: Box, storage: Store) -> None:
@@ -328,7 +378,7 @@ def test_a_batch_has_a_beginning_of_each_key(box: Box, storage: Store, monkeypat
     for key in ("a", "a", "a", "a", "b", "c"):
         box.write(1, key=key)
     assert [message.seq for message in take_batch(storage).messages] == [1, 2, 3, 5, 6]
-    assert box.where(4) == ["held"]
+    assert box.where(4) == ["ready"]
 
 
 class Ordered:

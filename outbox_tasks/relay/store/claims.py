@@ -90,12 +90,12 @@ class Claims(Database):
         self.expired: Counter[tuple[str, str]] = Counter()
         """How many messages were taken back since somebody asked, by destination and cause."""
 
-    def keep_house(self) -> None:
+    def keep_house(self) -> bool:
         """Now and then: take back what has run out, and wake what waits no longer. Seldom: free the keys of
-        destinations whose dead letters no longer hold up theirs."""
+        destinations whose dead letters no longer hold up theirs. Returns whether something is due by that."""
         now = time.monotonic()
         if now < self._looked_at + HOUSE_EVERY:
-            return
+            return False
         self._looked_at = now
         since = self._no_end_before
         if now > self._ends_read_at + ENDS_READ_ANEW_EVERY:
@@ -107,7 +107,8 @@ class Claims(Database):
             self._no_end_before = looked.at - FREED_LATELY
         rows += self.ask("run/expire.sql", most=MESSAGES_AT_ONCE)
         self.expired.update((row.destination, row.cause) for row in rows)
-        self.ask("claim/wake.sql", most=MESSAGES_AT_ONCE)
+        woken = self.ask("claim/wake.sql", most=MESSAGES_AT_ONCE)[0].count
+        return bool(looked.leases or rows or woken)
 
     def due(self, most: int) -> list[Due]:
         """The configured destinations of which something is due, counted up to `most`."""
@@ -161,8 +162,8 @@ class Claims(Database):
         asked = [
             {
                 "destination": name, "held": share.held, "fresh": share.fresh, "token": share.token,
-                "start": places[name].start, "free_since": places[name].free_since.isoformat(),
-                "blocks": self.settings.dead_blocks(name),
+                "start": places[name].start, "life": places[name].life,
+                "free_since": places[name].free_since.isoformat(), "blocks": self.settings.dead_blocks(name),
             }
             for name, share in shares.items()
         ]  # fmt: skip
@@ -171,15 +172,24 @@ class Claims(Database):
             if row.seq is None:
                 place = places[row.destination]
                 if row.next_start is not None:
-                    place.start = max(place.start, row.next_start)
+                    place.go_on(row.next_start, row.id)
                 if row.all_before is not None:
                     place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
         return [_single(row) for row in rows if row.seq is not None]
 
     def ask_drains(self, wanted: Mapping[str, tuple[int, int]]) -> list[DrainAsked]:
         """Reserve slots: of each destination at most so many in all, and so many more."""
+        return self._slots(wanted, None)
+
+    def take_slot(self, destination: str, slots: int) -> DrainAsked | None:
+        """A slot for a drain that begins now; None: all are taken."""
+        taken = self._slots({destination: (slots, 1)}, processes.holder())
+        return taken[0] if taken else None
+
+    def _slots(self, wanted: Mapping[str, tuple[int, int]], holder: str | None) -> list[DrainAsked]:
         share = [{"destination": name, "slots": slots, "wanted": more} for name, (slots, more) in wanted.items()]
-        rows = self.ask("claim/ask_drains.sql", share=json.dumps(share), hold=self.settings.drain_lease)
+        hold = self.settings.drain_lease
+        rows = self.ask("claim/ask_drains.sql", share=json.dumps(share), holder=holder, hold=hold)
         return [DrainAsked(row.destination, row.token) for row in rows]
 
     def begin_drain(self, drain: DrainAsked) -> bool:
@@ -226,9 +236,9 @@ class Claims(Database):
         or else those of all singles that are not begun."""
         return int(self.ask("claim/recall.sql", gone=gone, hold=self.settings.queue_lease)[0][0])
 
-    def give_back(self, tokens: Iterable[str]) -> None:
-        """End leases whose sends have not begun. Their messages are due again."""
-        self.ask("deliver/give_back.sql", tokens=list(tokens))
+    def give_back(self, tokens: Iterable[str], wait: float = 0.0) -> None:
+        """Give back leases whose sends have not begun. Their messages are due again after `wait` seconds."""
+        self.ask("deliver/give_back.sql", tokens=list(tokens), wait=wait)
 
     def hold_back(self, destinations: list[str]) -> None:
         """Give back the singles of these destinations that wait in the queue for their first send."""

@@ -28,7 +28,15 @@ class Place:
     """No new message with a lower number is in ready."""
     free_since: datetime = LONG_AGO
     """No key that became free before has anything to take."""
+    life: str = ""
+    """Of the server: see claim/take_new.sql. After a crash it undoes takes, and then what was read is there again."""
     began: float = field(default_factory=time.monotonic)
+
+    def go_on(self, start: int, life: str) -> None:
+        """The next take may start here."""
+        if life != self.life:
+            self.life, self.start, self.free_since = life, start, LONG_AGO
+        self.start = max(self.start, start)
 
 
 class Places:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isfinite
@@ -26,8 +25,8 @@ from outbox_tasks.settings import Settings
 KEY_RUN = 100
 """Messages of one key in a batch. A publisher that keeps the order itself gets any number: they take it no longer."""
 
-REST_SECONDS = 0.05
-"""A kind of messages of which nothing was there is looked for again after so many seconds, while others are there."""
+REST_BATCHES = 4
+"""A kind of messages of which nothing was there is not looked for in so many batches, while others are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +49,17 @@ class Takes(Database):
         super().__init__(engine, settings)
         self._lanes, self._places, self._traffic = lanes, places, traffic
         self._kinds = deque((self._take_free, self._take_held, self._take_new))
-        self._rests: dict[tuple[str, Any], float] = {}
+        self._rests: Counter[tuple[str, Any]] = Counter()
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def take(self, destination: str) -> Batch:
         """Take the next batch: of messages without a key, of held ones, and of new ones with a key, in turns. An empty
         one: nothing is due."""
-        now, resting = time.monotonic(), []
+        resting = []
         for kind in list(self._kinds):
             self._kinds.rotate(-1)
-            if self._rests.get((destination, kind), 0.0) > now:
+            if self._rests[destination, kind] > 0:
+                self._rests[destination, kind] -= 1
                 resting.append(kind)
             elif batch := self._take(kind, destination):
                 return batch
@@ -88,7 +88,7 @@ class Takes(Database):
             self._places.clear()
             raise
         self._traffic.put_back(destination, most - len(batch.messages))
-        self._rests[destination, kind] = 0.0 if batch else time.monotonic() + REST_SECONDS
+        self._rests[destination, kind] = 0 if batch else REST_BATCHES
         return batch
 
     def _asked(self, destination: str, most: int, largest: int) -> dict[str, Any]:
@@ -133,12 +133,13 @@ class Takes(Database):
 
     def _take_new(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
         asked, place = self._asked(destination, most, largest), self._places.of(destination)
-        rows = self.ask("claim/take_new.sql", limit, **asked, run=self._size(destination)[1], start=place.start)
+        where = {"start": place.start, "life": place.life}
+        rows = self.ask("claim/take_new.sql", limit, **asked, run=self._size(destination)[1], **where)
         messages = [in_hand(row) for row in rows if row.seq is not None]
         moved = False
         for row in rows[len(messages) :]:
-            moved = row.looked >= most and row.next_start > place.start
-            place.start = max(place.start, row.next_start)
+            moved = not row.whole and row.next_start > place.start
+            place.go_on(row.next_start, row.id)
         return Batch(asked["token"], messages, moved)
 
 

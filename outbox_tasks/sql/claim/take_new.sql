@@ -1,10 +1,13 @@
--- Takes new messages with keys, as a drain's batch: see outbox_take_new. A row without a number says where the next take may start.
+-- Takes new messages with keys, as a drain's batch: see outbox_take_new. life: since when the server counted as `start` was true;
+-- a crash begins that anew, and undoes takes. A row without a number says where the next take may start, and as `id` the life.
 WITH taken AS MATERIALIZED (
   SELECT * FROM :schema.outbox_take_new(:destination::text, :token::uuid, true, :holder::text, :hold::float, :most::integer,
-                                        :run::integer, :bytes::bigint, :start::bigint)
+                                        :run::integer, :bytes::bigint,
+                                        CASE WHEN :life::text = pg_stat_get_bgwriter_stat_reset_time()::text THEN :start::bigint ELSE 0 END)
 )
-SELECT h.*, NULL::bigint AS next_start, NULL::bigint AS looked
+SELECT h.*, NULL::bigint AS next_start, NULL::boolean AS whole
 FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, seq, looked
+SELECT NULL, pg_stat_get_bgwriter_stat_reset_time()::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, seq, whole
 FROM taken WHERE lease IS NULL

@@ -170,6 +170,8 @@ class Keys(Changes):
             else:
                 told = f"the take moves {names(fresh)} aside"
                 yield self._done(state, take, [], fresh, ready, Write(self.noted(take, state.key)), told)
+                if take.key is not None and take.key.leased:
+                    yield self._done(state, take, [], [], ready, None, "the take leaves the rest to the drain at work")
         elif not fresh:
             yield self._done(state, take, [], [], ready, None, "the take finds nothing")
         elif state.locks_key(but=take):
@@ -184,6 +186,11 @@ class Keys(Changes):
             due = NEVER if run else fresh[0]
             key = Key(bool(run), due, len(run) < len(fresh), (run or fresh)[0])
             yield self._done(state, take, run, fresh, ready, Write(key), f"the take leases {names(run)}")
+            if run and len(run) < len(fresh):
+                write = Write(key._replace(more=False))
+                yield self._done(
+                    state, take, run, run, ready, write, f"the take leases {names(run)}, and leaves the rest"
+                )
 
     def decide_free(self, state: State, take: Take, fresh: list[int]) -> tuple[list[int], Key | None, str]:
         """What it takes of a key whose row it has locked, and what becomes of the row."""
