@@ -67,8 +67,10 @@ def main(say: Say, rounds: int, seconds: float, against: str | None) -> list[Fig
         for run in runs.values():
             stack.enter_context(run.relay())
         if runs[""].code.has_singles:
-            runs = {"": runs[""], PULL: stack.enter_context(running(Bench)), **runs}
-            stack.enter_context(runs[PULL].relay(0))
+            pulling = stack.enter_context(running(Bench))
+            pulling.environment |= pulling.code.dial(0)  # the writer wakes drains itself
+            stack.enter_context(pulling.relay(0))
+            runs = {"": runs[""], PULL: pulling, **runs}
         for turn in range(rounds):
             for kind, key in KINDS.items():
                 for rate in RATES:

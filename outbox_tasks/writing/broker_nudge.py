@@ -24,21 +24,21 @@ def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
     # Connects in the nudge's thread, with the first nudge: then the app is configured.
     connected = PerProcess(lambda: _connect(settings, app))
 
-    def wake(targets: set[Target]) -> bool:
-        sent = [_woken(connected.get(), target) for target in targets]
-        return any(sent)
+    def wake(targets: set[Target]) -> None:
+        for target in targets:
+            _wake(connected.get(), target)
 
     return Nudge(wake)
 
 
-def _woken(broker: Broker, target: Target) -> bool:
+def _wake(broker: Broker, target: Target) -> None:
     match target.kind:
         case "claim":
-            return broker.wake_claim()
+            broker.wake_claim()
         case "drain":
-            return broker.wake_drain(target.name)
+            broker.wake_drain(target.name)
         case "feed":
-            return wake_feed(broker, target.name)
+            wake_feed(broker, target.name)
 
 
 def _connect(settings: Settings, app: Celery | None) -> Broker:

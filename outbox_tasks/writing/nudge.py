@@ -23,9 +23,9 @@ from outbox_tasks.text import logger
 
 log = logger(__name__)
 
-PAUSE, BUSY_PAUSE, BROKEN_PAUSE = 0.005, 0.02, 1.0
-"""Seconds between two nudges at least: the commits in between share the second one. The second pause follows if a task
-waits already, because the relay has much to do; the third one while the broker does not answer."""
+PAUSE, BROKEN_PAUSE = 0.015, 1.0
+"""Seconds between two nudges at least: the commits in between share the second one. Each wakes a claim, which costs as
+much CPU as two messages. The second pause follows if the broker does not answer."""
 
 MOST_CALLS = 100
 """Calls that are kept at most; one is as good as many."""
@@ -67,8 +67,7 @@ class Nudge:
     """Wakes the claim, drains or the tasks of feeds, soon after it is called. Many calls make one nudge."""
 
     def __init__(self, wake: Callable[[set[Target]], object]) -> None:
-        """`wake` gets what was asked for. It returns False if all that it would send waits already, and may raise
-        `BrokerUnreachable`."""
+        """`wake` gets what was asked for. It may raise `BrokerUnreachable`."""
         self._wake = wake
         self._calls = PerProcess(self._start)
         self._nudges: dict[Target, Callable[..., object]] = {}
@@ -111,7 +110,8 @@ class Nudge:
     def _nudge(self, targets: set[Target]) -> float:
         """Returns the seconds until the next time."""
         try:
-            return BUSY_PAUSE if self._wake(targets) is False else PAUSE
+            self._wake(targets)
+            return PAUSE
         except BrokerUnreachable as error:
             log.debug("nudge lost: %s", error)
         except Exception:

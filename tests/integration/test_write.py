@@ -31,7 +31,7 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Message, sibling, uuid7
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE
-from outbox_tasks.writing.nudge import BUSY_PAUSE, PAUSE, Nudge
+from outbox_tasks.writing.nudge import PAUSE, Nudge
 from tests.conftest import MakeSettings, Rows, Stream, eventually
 
 AnySession = Session | Connection
@@ -287,22 +287,6 @@ class TestNudge:
         eventually(lambda: len(wakes) >= 2)
         assert len(wakes) <= 3 + (time.monotonic() - began) / PAUSE
         assert all(later - earlier >= PAUSE for earlier, later in pairwise(wakes))
-
-    def test_while_the_claim_is_busy_there_are_fewer(self) -> None:
-        wakes: list[float] = []
-
-        def wake(_: object) -> bool:
-            wakes.append(time.monotonic())
-            return False
-
-        nudge = Nudge(wake)
-
-        def is_woken_again() -> bool:
-            nudge()
-            return len(wakes) > 3
-
-        eventually(is_woken_again)
-        assert all(later - earlier >= BUSY_PAUSE for earlier, later in pairwise(wakes))
 
     def test_a_failed_one_does_not_stop_the_next(self) -> None:
         calls: list[int] = []

@@ -26,7 +26,8 @@ KEY_RUN = 100
 """Messages of one key in a batch. A publisher that keeps the order itself gets any number: they take it no longer."""
 
 REST_BATCHES = 4
-"""A kind of messages of which nothing was there is not looked for in so many batches, while others are there."""
+"""A kind of messages of which nothing was there twice in a row is not looked for in so many batches, while others are
+there. So a drain begins with the kind of which something was there last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Takes(Database):
         super().__init__(engine, settings)
         self._lanes, self._places, self._traffic = lanes, places, traffic
         self._kinds = deque((self._take_free, self._take_held, self._take_new))
+        self._misses: Counter[tuple[str, Any]] = Counter()
         self._rests: Counter[tuple[str, Any]] = Counter()
         self._sizes: dict[str, tuple[int, int]] = {}
 
@@ -88,7 +90,8 @@ class Takes(Database):
             self._places.clear()
             raise
         self._traffic.put_back(destination, most - len(batch.messages))
-        self._rests[destination, kind] = 0 if batch else REST_BATCHES
+        misses = self._misses[destination, kind] = 0 if batch else self._misses[destination, kind] + 1
+        self._rests[destination, kind] = REST_BATCHES if misses > 1 else 0
         return batch
 
     def _asked(self, destination: str, most: int, largest: int) -> dict[str, Any]:
