@@ -26,7 +26,9 @@ import click
 import psutil
 import redis
 from celery import Celery
+from psycopg.errors import DeadlockDetected
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from bench import storage
 from outbox_tasks import Settings
@@ -143,8 +145,17 @@ class Bench:
     def empty(self) -> None:
         """Remove all messages: one phase must not slow down the next."""
         self.stream.flushdb()
-        with self.engine.begin() as connection:
-            storage.clear(connection)
+        self.wait_for(self._is_empty, "the tables are empty")
+
+    def _is_empty(self) -> bool:
+        try:
+            with self.engine.begin() as connection:
+                storage.clear(connection)
+        except OperationalError as error:
+            if isinstance(error.orig, DeadlockDetected):  # with a worker that looks whether something is due
+                return False
+            raise
+        return True
 
     def write(self, count: int, key: str = "NULL", **columns: str) -> None:
         """Commit so many messages: keys and other columns are SQL over their numbers `n`."""
