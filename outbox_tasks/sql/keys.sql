@@ -113,13 +113,13 @@ END
 $$;
 
 CREATE FUNCTION outbox_take_new(
-  target text, token uuid, begun boolean, who text, hold float, most integer, run integer, bytes bigint, start bigint
+  target text, token uuid, begun boolean, who text, hold float, most integer, run integer, bytes bigint, start bigint, reach integer
 ) RETURNS TABLE (seq bigint, lease uuid, id text, event_type text, attempts integer, whole boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
--- Takes new messages: none with a lower number than `start` is left. A batch looks at twice as many messages as it may have.
--- There are four cases:
---   1. The key has no row: it gets one, and its first messages are taken. Keys with few messages go first: a batch that had all
---      keys would leave nothing to other drains.
+-- Takes new messages, of the first `reach`: none with a lower number than `start` is left. There are four cases:
+--   1. The key has no row: it gets one, and its first messages are taken. If one key may fill the batch, keys with few messages go
+--      first: a batch that had all keys would leave nothing to other drains. Else the keys go in turns: a publisher that does not
+--      keep the order sends as many at once as there are keys.
 --   2. What is behind a message of this batch stays in ready: this drain looks again.
 --   3. What is behind a batch of another drain stays in ready, too: that drain looks again.
 --   4. What is behind anything else is held from now on: a single, a run, a wait, a dead letter.
@@ -132,7 +132,6 @@ DECLARE
   moment CONSTANT timestamptz := clock_timestamp();
   lot CONSTANT integer := CASE WHEN token IS NULL OR begun THEN most ELSE 1 END;
   of_key CONSTANT integer := CASE WHEN begun THEN run ELSE 1 END;
-  reach CONSTANT integer := CASE WHEN begun THEN 2 * most ELSE most END;
   high bigint;
   classes bigint[];
   floors bigint[];
@@ -167,9 +166,9 @@ BEGIN
     SELECT q.at, q.seq, q.key FROM (
       SELECT q.*, row_number() OVER turn AS turn, sum(q.size) OVER turn AS total FROM (
         SELECT look.*, free.turn AS of, free.early, row_number() OVER (PARTITION BY free.turn ORDER BY look.seq) AS place
-        FROM look JOIN free ON free.key = look.key WHERE free.before < lot) AS q
+        FROM look JOIN free ON free.key = look.key WHERE free.before < lot OR run < most) AS q
       WHERE q.place <= of_key AND (q.early IS NULL OR q.seq < q.early)
-      WINDOW turn AS (ORDER BY q.of, q.seq)) AS q
+      WINDOW turn AS (ORDER BY CASE WHEN run < most THEN q.place END, q.of, q.seq)) AS q
     WHERE q.turn <= lot AND (q.turn = 1 OR q.total <= bytes)
   ), room AS MATERIALIZED (  -- whether messages may stay
     SELECT begun AND run > 1 AND ((SELECT count(*) FROM look) < reach OR 2 * count(*) >= most
@@ -182,7 +181,8 @@ BEGIN
   ), wanted AS MATERIALIZED (  -- what leaves ready: to be sent, or to be held
     SELECT goer.at, goer.seq, goer.key, NULL::timestamptz AS since, true AS goes, false AS is_known FROM goer
     UNION ALL
-    SELECT look.at, look.seq, look.key, CASE WHEN look.seq = rest.first THEN look.since END, false, rest.is_known FROM look JOIN rest ON rest.key = look.key
+    SELECT look.at, look.seq, look.key, CASE WHEN look.seq = rest.first THEN look.since END, false, rest.is_known 
+    FROM look JOIN rest ON rest.key = look.key
     WHERE look.seq NOT IN (SELECT goer.seq FROM goer)
   ), locked AS MATERIALIZED (
     SELECT r.ctid AS at FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT w.at FROM wanted w)) FOR UPDATE SKIP LOCKED

@@ -11,7 +11,7 @@ from tests.contract.messages import loaded
 
 
 def publish(target: Counterpart, *messages: LeasedMessage, options: str = "", **values: Any) -> list[Outcome]:
-    """The outcomes of one bundle, with a publisher of its own."""
+    """The outcomes of one batch, with a publisher of its own."""
     with closing(loaded(target.url(target.place) + options, **values)) as publisher:
         return publisher.publish(messages)
 

@@ -119,7 +119,7 @@ class TestWhatArrives:
         assert arrived.payload == payload
         assert arrived.content_type == "application/x-thing"
 
-    def test_three_bundles_in_the_order_of_their_keys(self, target: Counterpart) -> None:
+    def test_three_batchs_in_the_order_of_their_keys(self, target: Counterpart) -> None:
         messages = [message(n, key=f"key {n % 7}") for n in range(300)]
         with open_publisher(target) as publisher:
             for start in range(0, 300, 100):

@@ -126,7 +126,7 @@ class TestRabbit:
         assert outcomes[1].code == "bad_headers"
         assert numbers(rabbit) == [0, 2]
 
-    def test_only_the_unroutable_messages_of_a_bundle_are_held_back(
+    def test_only_the_unroutable_messages_of_a_batch_are_held_back(
         self, rabbit: rabbitmq.Counterpart, name: str
     ) -> None:
         rabbit.new_place()

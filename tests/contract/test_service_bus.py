@@ -47,7 +47,7 @@ class TestTheWire:
         }  # fmt: skip
         assert sections[amqp.ANNOTATIONS] == {"x-opt-partition-key": "k"}
 
-    def test_a_bundle_is_one_delivery_in_order(self, target: Counterpart) -> None:
+    def test_a_batch_is_one_delivery_in_order(self, target: Counterpart) -> None:
         assert publish(target, *(message(n, key=f"k{n}") for n in range(100))) == [SENT] * 100
         assert sizes(target) == [100]
         assert numbers(target) == list(range(100))
@@ -108,11 +108,11 @@ class TestSessionsAndPartitions:
 
     def test_a_batch_of_several_keys_is_divided_where_there_are_partitions(self, target: Counterpart) -> None:
         target.place = f"partitioned-{self.plain}"
-        bundle = [message(n, key=f"k{n}" if n < 3 else None) for n in range(6)]
+        batch = [message(n, key=f"k{n}" if n < 3 else None) for n in range(6)]
         with closing(loaded(target.url(target.place))) as publisher:
-            assert publisher.publish(bundle) == [SENT] * 6
+            assert publisher.publish(batch) == [SENT] * 6
             assert sizes(target) == [1] * 6
-            assert publisher.publish(bundle) == [SENT] * 6
+            assert publisher.publish(batch) == [SENT] * 6
         assert sizes(target)[6:] == [1, 1, 1, 3]
 
     def test_a_passing_failure_of_a_batch_tells_nothing_of_partitions(self, target: Counterpart) -> None:

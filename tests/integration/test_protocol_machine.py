@@ -3,7 +3,7 @@ nothing is stuck, a repetition has its cause on the row, and each row only makes
 
 Hypothesis makes up histories against a real PostgreSQL: overlapping transactions, claims, workers that stand still or
 die between begin, send and settle, a broker that refuses, loses, repeats and reorders tasks, sends that fail or whose
-answer is lost, leases that expire, all or some of a bundle, statements that a crash of the server undoes, supervised
+answer is lost, leases that expire, all or some of them, statements that a crash of the server undoes, supervised
 tasks and their runs, dead letters, redrives and discards.
 """
 

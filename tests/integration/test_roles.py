@@ -106,7 +106,7 @@ HARM = {
     "DELETE FROM outbox_trouble": "relay operator",
     "DELETE FROM outbox_keys": "worker relay operator",
     "DELETE FROM outbox_drains": "relay",
-    "SELECT FROM outbox_take_new('orders', NULL, false, '', 1, 1, 1, 1, 0)": "relay",
+    "SELECT FROM outbox_take_new('orders', NULL, false, '', 1, 1, 1, 1, 0, 1)": "relay",
     "UPDATE outbox_destinations SET paused_at = now()": "relay operator",
     "EXPLAIN SELECT outbox_day_turn(7)": "relay",
     "EXPLAIN SELECT outbox_day_drop(0)": "relay",

@@ -113,7 +113,7 @@ class TestStates:
             [one] = finding.one(id)
             assert one.state == found[id]
 
-    def test_of_a_page_that_ends_within_a_bundle(self, box: Box, storage: Store, finding: Finding) -> None:
+    def test_of_a_page_that_ends_within_a_batch(self, box: Box, storage: Store, finding: Finding) -> None:
         box.write(40)
         drained(storage, Receiver())
         for [first] in box.rows("SELECT first FROM outbox_journal WHERE count > 1"):

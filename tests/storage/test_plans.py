@@ -79,7 +79,7 @@ def hops(seqs: list[int]) -> list[tuple[str, int, dict[str, Any]]]:
     destinations, 1,000 messages of leases that have run out."""
     lease = {"token": TOKEN[:-1] + "2", "holder": "me", "hold": 60.0}
     batch = {**lease, "destination": "d1", "most": BATCH, "run": 100, "bytes": 1 << 22, "largest": 1 << 20}
-    place = {"start": 0, "free_since": "-infinity", "blocks": True}
+    place = {"start": 0, "life": "", "reach": 2 * BATCH, "free_since": "-infinity", "blocks": True}
     free = json.dumps([{"destination": name, "most": 1, "span": SPAN} for name in NAMES])
     keyed = json.dumps([{"destination": name, "held": 1, "fresh": 1, **place} for name in NAMES])
     known = json.dumps([{"destination": name, "span": SPAN, **place} for name in NAMES])

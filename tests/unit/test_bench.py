@@ -33,7 +33,7 @@ def test_each_bench_has_the_options_of_its_trial(name: str) -> None:
 def test_the_plot_has_a_bar_and_a_line_for_each_row() -> None:
     rows = {
         name: {"messages/s": 2 * number, "rounds": [number, 3 * number], "CPU µs each": 7}
-        for number, name in enumerate(("relay, bundles", "raw & plain"), 1)
+        for number, name in enumerate(("relay, drain", "raw & plain"), 1)
     }
     drawn = ElementTree.fromstring(page.plot(Figures("", rows)))
     kinds = [element.tag.rpartition("}")[2] for element in drawn]

@@ -28,6 +28,8 @@ class Place:
     """No new message with a lower number is in ready."""
     free_since: datetime = LONG_AGO
     """No key that became free before has anything to take."""
+    few_keys: bool = True
+    """The last batch had few keys, or was small: then a take looks at more messages."""
     life: str = ""
     """Of the server: see claim/take_new.sql. After a crash it undoes takes, and then what was read is there again."""
     began: float = field(default_factory=time.monotonic)

@@ -23,7 +23,8 @@ from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 
 KEY_RUN = 100
-"""Messages of one key in a batch. A publisher that keeps the order itself gets any number: they take it no longer."""
+"""Messages of one key in a batch, and at most half of it. A publisher that keeps the order itself gets any number: they
+take it no longer."""
 
 REST_BATCHES = 4
 """A kind of messages of which nothing was there twice in a row is not looked for in so many batches, while others are
@@ -111,7 +112,7 @@ class Takes(Database):
         if destination not in self._sizes:
             configured = self.settings.destinations[destination]
             size = batch_size_of(configured)
-            run = 1 if configured.supervised else size if keeps_order(configured) else KEY_RUN
+            run = 1 if configured.supervised else size if keeps_order(configured) else max(1, min(KEY_RUN, size // 2))
             self._sizes[destination] = size, run
         return self._sizes[destination]
 
@@ -136,13 +137,15 @@ class Takes(Database):
 
     def _take_new(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
         asked, place = self._asked(destination, most, largest), self._places.of(destination)
-        where = {"start": place.start, "life": place.life}
+        where = {"start": place.start, "life": place.life, "reach": 2 * most if place.few_keys else most}
         rows = self.ask("claim/take_new.sql", limit, **asked, run=self._size(destination)[1], **where)
         messages = [in_hand(row) for row in rows if row.seq is not None]
         moved = False
         for row in rows[len(messages) :]:
             moved = not row.whole and row.next_start > place.start
             place.go_on(row.next_start, row.id)
+        keys = {message.key for message in messages}
+        place.few_keys = 2 * len(messages) < most or 2 * len(keys) <= len(messages)
         return Batch(asked["token"], messages, moved)
 
 

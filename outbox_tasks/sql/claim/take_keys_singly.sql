@@ -17,5 +17,5 @@ SELECT s.destination, CASE WHEN t.lease IS NOT NULL THEN t.seq END,
        CASE WHEN t.lease IS NULL THEN t.seq END, NULL
 FROM share s CROSS JOIN LATERAL :schema.outbox_take_new(
   s.destination, s.token, false, :holder::text, :hold::float, s.fresh, 1, 1::bigint << 62,
-  CASE WHEN s.life = pg_stat_get_bgwriter_stat_reset_time()::text THEN s.start ELSE 0 END) AS t
+  CASE WHEN s.life = pg_stat_get_bgwriter_stat_reset_time()::text THEN s.start ELSE 0 END, s.fresh) AS t
 WHERE s.fresh > 0
