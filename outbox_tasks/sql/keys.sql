@@ -181,7 +181,7 @@ BEGIN
   ), wanted AS MATERIALIZED (  -- what leaves ready: to be sent, or to be held
     SELECT goer.at, goer.seq, goer.key, NULL::timestamptz AS since, true AS goes, false AS is_known FROM goer
     UNION ALL
-    SELECT look.at, look.seq, look.key, CASE WHEN look.seq = rest.first THEN look.since END, false, rest.is_known 
+    SELECT look.at, look.seq, look.key, CASE WHEN look.seq = rest.first THEN look.since END, false, rest.is_known
     FROM look JOIN rest ON rest.key = look.key
     WHERE look.seq NOT IN (SELECT goer.seq FROM goer)
   ), locked AS MATERIALIZED (
