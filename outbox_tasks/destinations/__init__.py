@@ -53,7 +53,8 @@ class Publisher(Protocol):
 
         No two of the messages have the same key, unless the publisher keeps the order: the relay sends those one after
         the other. Takes at most `settings.send_timeout` for all of them, whatever the other side does: nothing else
-        ends it. A message for which there was no time is `Outcome.behind()`, and loses no attempt. May raise
+        ends it. If a key has several messages, it may go on to begin sends for `settings.sending_time_of(destination)`.
+        A message for which there was no time is `Outcome.behind()`, and loses no attempt. May raise
         `TransientError`, `OutageError` or `PermanentError` when one outcome holds for all; any other exception counts
         as transient.
         """

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -39,6 +40,7 @@ from tests.contract.messages import (
     message,
     numbers,
     results,
+    sent_in_order,
     within,
 )
 
@@ -295,6 +297,52 @@ class TestBadBehaviour:
                 [outcome] = publisher.publish([message()])
             thread.join(5)
         assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
+
+
+class TestKeys:
+    def test_a_slow_send_holds_up_its_own_key_alone(self, target: Counterpart) -> None:
+        slow = [answered(n, after=3 if n == 0 else 0) for n in range(2)]
+        others = [message(n, key=f"key {n % 4}") for n in range(2, 26)]
+        with opened(target, "&outbox_concurrency=3", send_timeout=60) as publisher:
+            messages = [*(replace(one, key="slow") for one in slow), *others]
+            assert sent_in_order(publisher, messages) == [SENT] * 26
+        by_number = {json.loads(base64.b64decode(post["body"]))["n"]: post for post in target.posts()}
+        assert all(by_number[n]["until"] < by_number[0]["until"] for n in range(2, 26))
+        for key in range(4):
+            theirs = [by_number[n] for n in range(2 + key, 26, 4)]
+            moments = [post[end] for post in theirs for end in ("from", "until")]
+            assert moments == sorted(moments)
+
+    @pytest.mark.parametrize(
+        ("status", "on_dead", "expected"),
+        [
+            (500, "skip", [Result.SENT, Result.RETRY, Result.BEHIND]),
+            (422, "block", [Result.SENT, Result.DEAD, Result.BEHIND]),
+            (422, "skip", [Result.SENT, Result.DEAD, Result.SENT]),
+        ],
+    )
+    def test_a_failure_stops_its_own_key_alone(
+        self, target: Counterpart, status: int, on_dead: str, expected: list[Result]
+    ) -> None:
+        messages = [message(0), answered(1, status=status), *(message(n) for n in range(2, 6))]
+        keyed = [replace(one, key="bad" if n < 3 else "good") for n, one in enumerate(messages)]
+        with opened(target, destination={"on_dead": on_dead}) as publisher:
+            assert results(publisher.publish(keyed)) == [*expected, *[Result.SENT] * 3]
+
+    def test_what_can_not_be_sent_stops_its_key_too(self, target: Counterpart) -> None:
+        keyed = [message(0, key="a", headers={"n": 5}), message(1, key="a"), message(2, key="b"), message(3, key="b")]
+        with opened(target) as publisher:
+            assert results(publisher.publish(keyed)) == [Result.DEAD, Result.BEHIND, Result.SENT, Result.SENT]
+
+    def test_what_there_was_no_time_for_loses_no_attempt(self, target: Counterpart) -> None:
+        keyed = [replace(answered(n, after=1), key="a") for n in range(20)]
+        with opened(target, send_timeout=3, statement_timeout=0.5, queue_lease=5) as publisher:
+            connected(publisher)
+            found = results(publisher.publish(keyed))
+        sent = found.count(Result.SENT)
+        assert 0 < sent < 20
+        assert found == [Result.SENT] * sent + [Result.BEHIND] * (20 - sent)
+        assert numbers(target)[:sent] == list(range(sent))
 
 
 class TestConnections:

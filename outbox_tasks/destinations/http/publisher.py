@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -80,13 +81,28 @@ class _Request(NamedTuple):
     body: bytes
 
 
+class _Sends(NamedTuple):
+    """One call of `publish`."""
+
+    requests: dict[int, _Request]
+    outcomes: dict[int, Outcome]
+    waiting: deque[deque[int]]
+    """The places of what waits, by key."""
+    longer: float
+    """Seconds after which no send begins; 0: no key has several messages, and all have the time of one send."""
+
+
 class HttpPublisher:
     """Posts to one URL. Sent means that the endpoint has answered with a status of success."""
 
     batch_size = 100
+    keeps_order = True
+    """In the relay's waves a slow answer would hold up all keys of a batch: a tenth of the rate in `bench webhook`."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source, self._timeout = settings.source, settings.send_timeout
+        self._longer = settings.sending_time_of(destination.name)
+        self._passing = {Result.SENT, *((Result.DEAD,) if destination.on_dead == "skip" else ())}
         self._options = options = http_options.read(destination)
         url = options.url
         self._url = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
@@ -102,11 +118,15 @@ class HttpPublisher:
         self._background = PerProcess(Background)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """As many at a time as `outbox_concurrency` says."""
+        """As many at a time as `outbox_concurrency` says. Each key goes on by itself: a slow answer holds up only what
+        is behind it. If a key has several messages, the last send begins later, and so ends later."""
         requests, outcomes = encoded(messages, self._request)
         if requests:
-            self._background.get().run(self._send_all(requests, outcomes), self._timeout + GRACE)
-        return [outcomes[place] for place in range(len(messages))]
+            runs = _runs(messages)
+            longer = self._longer if len(runs) < len(messages) else 0.0
+            sends = _Sends(requests, outcomes, deque(runs), longer)
+            self._background.get().run(self._send_all(sends), longer + self._timeout + GRACE)
+        return [outcomes.get(place) or Outcome.behind() for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections."""
@@ -130,37 +150,43 @@ class HttpPublisher:
             raise PermanentError(f"the headers can't be encoded: {error.reason}", code="bad_headers") from error
         return _Request(message.id, headers, message.payload)
 
-    async def _send_all(self, requests: dict[int, _Request], outcomes: dict[int, Outcome]) -> None:
-        waiting = deque(requests.items())
-        connections = self._connections.get()[: len(waiting)]
-        workers = [asyncio.create_task(self._work(connection, waiting, outcomes)) for connection in connections]
+    async def _send_all(self, sends: _Sends) -> None:
+        connections = self._connections.get()[: len(sends.waiting)]
+        workers = [asyncio.create_task(self._work(connection, sends)) for connection in connections]
         try:
-            ended, late = await asyncio.wait(workers, timeout=self._timeout * LEEWAY)
+            ended, late = await asyncio.wait(workers, timeout=sends.longer + self._timeout * LEEWAY)
         finally:
             for worker in workers:
                 worker.cancel()
         if late:
             await asyncio.wait(late, timeout=self._timeout * (1 - LEEWAY))
         unreachable = next((outcome for worker in ended if (outcome := worker.result())), None)
-        answered = any(outcome.result is Result.SENT for outcome in outcomes.values())
+        answered = any(outcome.result is Result.SENT for outcome in sends.outcomes.values())
         no_time = Outcome.behind() if answered else Outcome.outage("timeout", "there was no time left to send it")
-        outcomes.update((place, unreachable or no_time) for place, _ in waiting)
+        for run in sends.waiting:
+            sends.outcomes.setdefault(run[0], unreachable or no_time)
 
-    async def _work(
-        self, connection: Connection, waiting: deque[tuple[int, _Request]], outcomes: dict[int, Outcome]
-    ) -> Outcome | None:
+    async def _work(self, connection: Connection, sends: _Sends) -> Outcome | None:
         """Send one after the other. If it can't connect, it ends with the reason; others that are connected go on."""
-        while waiting:
-            place, request = waiting.popleft()
-            outcomes[place] = IN_FLIGHT  # stays, if the time is up during the send
-            try:
-                await self._send(connection, place, request, outcomes)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
-                outcomes[place] = self._failed(error)
-                return outcomes[place]
-            except Exception as error:
-                if outcomes[place] is IN_FLIGHT:
+        outcomes, until = sends.outcomes, time.monotonic() + (sends.longer or self._timeout)
+        while sends.waiting and time.monotonic() < until:
+            run = sends.waiting.popleft()
+            place = run.popleft()
+            if request := sends.requests.get(place):
+                outcomes[place] = IN_FLIGHT  # stays, if the time is up during the send
+                try:
+                    async with asyncio.timeout(self._timeout * LEEWAY):
+                        await self._send(connection, place, request, outcomes)
+                except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
                     outcomes[place] = self._failed(error)
+                    return outcomes[place]
+                except TimeoutError:
+                    pass
+                except Exception as error:
+                    if outcomes[place] is IN_FLIGHT:
+                        outcomes[place] = self._failed(error)
+            if run and outcomes[place].result in self._passing:
+                sends.waiting.append(run)
         return None
 
     async def _send(self, connection: Connection, place: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
@@ -200,6 +226,14 @@ class HttpPublisher:
             text = text.replace(secret, "***")
         printable = "".join(c if c.isprintable() else " " for c in text)
         return " ".join(printable.split())[:BODY_SHOWN]
+
+
+def _runs(messages: Sequence[LeasedMessage]) -> Collection[deque[int]]:
+    """The places of the messages, by key. A message without a key is a run of its own."""
+    runs: dict[object, deque[int]] = {}
+    for place, message in enumerate(messages):
+        runs.setdefault(place if message.key is None else message.key, deque()).append(place)
+    return runs.values()
 
 
 async def _beginning(response: httpcore.Response) -> bytes:
