@@ -119,9 +119,9 @@ class TestWhatArrives:
         assert arrived.payload == payload
         assert arrived.content_type == "application/x-thing"
 
-    def test_three_batchs_in_the_order_of_their_keys(self, target: Counterpart) -> None:
+    def test_three_batches_in_the_order_of_their_keys(self, target: Counterpart) -> None:
         messages = [message(n, key=f"key {n % 7}") for n in range(300)]
-        with open_publisher(target) as publisher:
+        with open_publisher(target, send_timeout=60) as publisher:  # a busy machine has time for all
             for start in range(0, 300, 100):
                 assert sent_in_order(publisher, messages[start : start + 100]) == [SENT] * 100
         arrived = eventually(lambda: len(found := target.received()) >= 300 and found)

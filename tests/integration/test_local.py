@@ -534,11 +534,17 @@ class TestUp:
             assert set(exports) == {"OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL"}
             with psycopg.connect(exports["OUTBOX_DATABASE_URL"]) as connection:
                 assert connection.execute("SELECT count(*) FROM outbox_all").fetchone() == (0,)
-            commands = [" ".join(child.cmdline()) for child in psutil.Process(servers.pid).children(recursive=True)]
-            assert not [command for command in commands if "celery" in command]
+            assert not [command for command in commands_below(servers.pid) if "celery" in command]
             servers.send_signal(signal.SIGINT)
             read_until(servers, "All is stopped.")
             assert servers.wait(60) == 0
+
+
+def commands_below(pid: int) -> Iterator[str]:
+    """The commands of all processes below this one; PostgreSQL's come and go."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            yield " ".join(child.cmdline())
 
 
 def test_free_port_prefers_and_finds_another() -> None:
