@@ -121,12 +121,13 @@ SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off 
 --      first: a batch that had all keys would leave nothing to other drains. Else the keys go in turns: a publisher that does not
 --      keep the order sends as many at once as there are keys.
 --   2. What is behind a message of this batch stays in ready: this drain looks again.
---   3. What is behind a batch of another drain stays in ready, too: that drain looks again.
+--   3. What is behind a batch of another drain stays in ready, too: that drain looks again. A batch of one message does not count:
+--      it may be a single, and after a single nobody looks again unless something is held.
 --   4. What is behind anything else is held from now on: a single, a run, a wait, a dead letter.
 -- But nothing of a key that has a row stays if the look is full and fills not half a batch: others may be behind it. And nothing
 -- stays of supervised tasks, whose run is 1: a task that was handed over has its key until it has run.
 -- One such take at a time runs for a destination, because two could take messages of one key out of order.
--- A row without a lease says from which number the next take may start, and whether more is there that this one did not look at.
+-- A row without a lease says from which number the next take may start, and whether this take looked at the whole of ready.
 #variable_conflict use_column
 DECLARE
   moment CONSTANT timestamptz := clock_timestamp();

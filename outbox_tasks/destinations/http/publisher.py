@@ -181,7 +181,7 @@ class HttpPublisher:
                     outcomes[place] = self._failed(error)
                     return outcomes[place]
                 except TimeoutError:
-                    pass
+                    pass  # its outcome says that it may have been taken
                 except Exception as error:
                     if outcomes[place] is IN_FLIGHT:
                         outcomes[place] = self._failed(error)

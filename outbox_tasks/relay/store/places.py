@@ -31,7 +31,8 @@ class Place:
     few_keys: bool = True
     """The last batch had few keys, or was small: then a take looks at more messages."""
     life: str = ""
-    """Of the server: see claim/take_new.sql. After a crash it undoes takes, and then what was read is there again."""
+    """Of the server, in which `start` was read: see claim/take_new.sql. A crash undoes takes, and then messages that
+    were taken are there again."""
     began: float = field(default_factory=time.monotonic)
 
     def go_on(self, start: int, life: str) -> None:

@@ -3,7 +3,8 @@
 WITH taken AS MATERIALIZED (
   SELECT * FROM :schema.outbox_take_new(:destination::text, :token::uuid, true, :holder::text, :hold::float, :most::integer,
                                         :run::integer, :bytes::bigint,
-                                        CASE WHEN :life::text = pg_stat_get_bgwriter_stat_reset_time()::text THEN :start::bigint ELSE 0 END, :reach::integer)
+                                        CASE WHEN :life::text = pg_stat_get_bgwriter_stat_reset_time()::text THEN :start::bigint
+                                             ELSE 0 END, :reach::integer)
 )
 SELECT h.*, NULL::bigint AS next_start, NULL::boolean AS whole
 FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
