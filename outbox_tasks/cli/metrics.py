@@ -6,6 +6,7 @@ import click
 
 from outbox_tasks.cli.shared.output import echo_json, echo_raw, json_option, wants_json
 from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.telemetry.metrics import database_registry
 
 
 @click.command()
@@ -15,10 +16,13 @@ def metrics() -> None:
 
     For node_exporter's textfile collector or a pushgateway. A worker's own counts are at its /metrics.
     """
-    from outbox_tasks.telemetry.metrics import database_exposition, database_samples
-
     with open_store() as store:
-        if wants_json():
-            echo_json({"metrics": database_samples(store)})
-        else:
-            echo_raw(database_exposition(store)[0])
+        registry = database_registry(store)
+    if wants_json():
+        samples = [sample for metric in registry.collect() for sample in metric.samples]
+        found = [{"name": sample.name, "labels": sample.labels, "value": sample.value} for sample in samples]
+        echo_json({"metrics": found})
+    else:
+        from prometheus_client import generate_latest
+
+        echo_raw(generate_latest(registry))

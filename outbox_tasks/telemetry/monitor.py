@@ -15,10 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from celery import Celery, bootsteps, signals
 
@@ -32,19 +31,19 @@ from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
-BROKER_TIMEOUT = 2.0
-"""Seconds that the broker has to answer, as in `status`: on a loaded machine half a second is no sign of trouble."""
+BROKER_TIMEOUT_SECONDS = 2.0
+"""As in `status`: on a loaded machine half a second is no sign of trouble."""
 
-CONNECT_TIMEOUT = 0.5
-"""Seconds that it has to refuse a connection. A liveness probe has a second or so in all."""
+CONNECT_TIMEOUT_SECONDS = 0.5
+"""In which the broker refuses a connection. A liveness probe has a second or so in all."""
 
-FRESH = 1.0
-"""Seconds for which a result is used again."""
+FRESH_SECONDS = 1.0
+"""For which an answer of the database or the broker is used again."""
 
-Answer = tuple[HTTPStatus, bytes, str]
-"""Status, body and content type."""
+WsgiApp = Callable[[Any, Any], Any]
 
-Page = Callable[[], Answer]
+Pages = Mapping[str, WsgiApp]
+"""What answers, by path."""
 
 
 class MonitorStep(bootsteps.StartStopStep):
@@ -67,56 +66,140 @@ class MonitorStep(bootsteps.StartStopStep):
         return monitor
 
 
-def of_worker(resources: Resources) -> dict[str, Page]:
+class Monitor:
+    """Takes its port at once, and answers once it is started. Raises `MonitorPortTaken`."""
+
+    def __init__(self, settings: Settings, pages: Pages) -> None:
+        host, port = settings.monitor_host, settings.monitor_port or 0
+        server = _IPv6Server if ":" in host else _Server
+        try:
+            self._server = make_server(host, port, _routed(pages), server, _QuietRequest)
+        except OSError as error:
+            raise MonitorPortTaken(host=host, port=port, reason=error.strerror or error) from error
+        self._pid = os.getpid()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        host, port = self._server.server_address[:2]
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+
+    def start(self, *_: Any) -> None:
+        """Answer in a thread."""
+        threading.Thread(target=self.run, name="outbox-monitor", daemon=True).start()
+        log.info("the monitor answers at %s", self.url)
+
+    def run(self) -> None:
+        """Answer in this thread until it is interrupted or `stop` is called."""
+        self._server.serve_forever()
+
+    def stop(self, *_: Any) -> None:
+        """Free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def close_inherited(self, **_: Any) -> None:
+        """In a process of the pool: close the port, which its parent uses."""
+        if os.getpid() != self._pid:
+            self._server.socket.close()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's would ask the DNS for our name, which may take long
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a request to the monitor failed: %s", sys.exception())
+
+
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
+class _QuietRequest(WSGIRequestHandler):
+    timeout = 5.0  # seconds for a client that connects and says nothing
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+
+def _routed(pages: Pages) -> WsgiApp:
+    """A WSGI app with these pages. An error of a page is its answer."""
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        def text(status: str, words: object) -> Any:
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{words}\n".encode()]
+
+        page = pages.get(environ["PATH_INFO"])
+        if page is None:
+            return text("404 Not Found", f"there is: {', '.join(pages)}")
+        try:
+            return page(environ, start_response)
+        except MetricsNotInstalled as error:
+            return text("404 Not Found", error)
+        except OutboxError as error:
+            return text("503 Service Unavailable", error)
+        except Exception:
+            log.exception("the monitor failed at %s", environ["PATH_INFO"])
+            return text("500 Internal Server Error", "it failed; see the log")
+
+    return answer
+
+
+def _probe(look: Callable[[], tuple[bool, list[str]]]) -> WsgiApp:
+    """A page of what was found, as JSON: 200 if that is fine, else 503."""
+
+    def answer(_: Any, start_response: Any) -> Any:
+        fine, findings = look()
+        status = "200 OK" if fine else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json")])
+        return [json.dumps({"ok": fine, "findings": findings}).encode() + b"\n"]
+
+    return answer
+
+
+def of_worker(resources: Resources) -> Pages:
     """The pages of a worker."""
-    database = Recent(lambda: database_trouble(resources.settings))
-
     liveness = resources.liveness
+    database = _Recent(lambda: database_trouble(resources.settings))
 
-    def live() -> Answer:
+    def live() -> tuple[bool, list[str]]:
         trouble = liveness.trouble()
         if trouble is not None and not liveness.connected and refuses(resources.app):
             # A new worker would not find the broker either, and would start later than this one reconnects.
-            return findings_page([], note=f"{trouble}, which is down")
-        return findings_page([trouble] if trouble else [])
+            return True, [f"{trouble}, which is down"]
+        return trouble is None, [trouble] if trouble else []
 
-    def ready() -> Answer:
+    def ready() -> tuple[bool, list[str]]:
         broker = liveness.trouble() or (None if liveness.connected else "it is not connected to its broker")
-        return findings_page([found for found in (database(), broker) if found])
+        findings = [finding for finding in (database(), broker) if finding]
+        return not findings, findings
 
-    return {"/livez": live, "/readyz": ready, "/metrics": lambda: metrics_page(metrics.exposition)}
+    def count(environ: Any, start_response: Any) -> Any:
+        return metrics.wsgi_app(metrics.worker_registry())(environ, start_response)
+
+    return {"/livez": _probe(live), "/readyz": _probe(ready), "/metrics": count}
 
 
-def standalone(settings: Settings) -> dict[str, Page]:
+def standalone(settings: Settings) -> Pages:
     """The pages of `outbox-tasks monitor`. It is alive as long as it answers."""
-    database, broker = Recent(lambda: database_trouble(settings)), Recent(lambda: broker_trouble(settings))
+    database, broker = _Recent(lambda: database_trouble(settings)), _Recent(lambda: broker_trouble(settings))
 
-    def exposition() -> tuple[bytes, str]:
+    def ready() -> tuple[bool, list[str]]:
+        findings = [finding for finding in (database(), broker()) if finding]
+        return not findings, findings
+
+    def state(environ: Any, start_response: Any) -> Any:
         with closing(Store.connect(settings)) as store:
-            return metrics.database_exposition(store)
+            registry = metrics.database_registry(store)
+        return metrics.wsgi_app(registry)(environ, start_response)
 
-    return {
-        "/livez": lambda: findings_page([]),
-        "/readyz": lambda: findings_page([found for found in (database(), broker()) if found]),
-        "/metrics": lambda: metrics_page(exposition),
-    }
-
-
-def findings_page(findings: list[str], **more: str) -> Answer:
-    """The findings as JSON: 200 if there are none, else 503."""
-    status = HTTPStatus.SERVICE_UNAVAILABLE if findings else HTTPStatus.OK
-    body = json.dumps({"ok": not findings, "findings": findings, **more}) + "\n"
-    return status, body.encode(), "application/json"
-
-
-def metrics_page(exposition: Callable[[], tuple[bytes, str]]) -> Answer:
-    """The metrics, or why there are none."""
-    try:
-        return HTTPStatus.OK, *exposition()
-    except OutboxError as error:
-        missing = isinstance(error, MetricsNotInstalled)
-        status = HTTPStatus.NOT_FOUND if missing else HTTPStatus.SERVICE_UNAVAILABLE
-        return status, f"{error}\n".encode(), "text/plain; charset=utf-8"
+    return {"/livez": _probe(lambda: (True, [])), "/readyz": _probe(ready), "/metrics": state}
 
 
 def database_trouble(settings: Settings) -> str | None:
@@ -133,7 +216,7 @@ def broker_trouble(settings: Settings) -> str | None:
     """Why the broker can't serve the relay, if it can't."""
     if settings.broker_url is None:
         return "there is no OUTBOX_BROKER_URL"
-    timeout = BROKER_TIMEOUT
+    timeout = BROKER_TIMEOUT_SECONDS
     with PinnedCelery("outbox_tasks.monitor", broker=settings.broker_url, settings=settings, timeout=timeout) as app:
         try:
             Broker(app, settings, timeout=timeout).lengths()
@@ -150,105 +233,22 @@ def refuses(app: Celery) -> bool:
     if not connection.hostname or not port:
         return False
     try:
-        socket.create_connection((connection.hostname, port), CONNECT_TIMEOUT).close()
+        socket.create_connection((connection.hostname, port), CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         return isinstance(error, ConnectionRefusedError | socket.gaierror)
     return False
 
 
-class Recent:
+class _Recent:
     """Asks at most once a second, whoever calls it."""
 
     def __init__(self, ask: Callable[[], str | None]) -> None:
-        self._ask = ask
-        self._lock = threading.Lock()
+        self._ask, self._lock = ask, threading.Lock()
         self._until = 0.0
         self._answer: str | None = None
 
     def __call__(self) -> str | None:
         with self._lock:
             if time.monotonic() >= self._until:
-                self._answer = self._ask()
-                self._until = time.monotonic() + FRESH
+                self._answer, self._until = self._ask(), time.monotonic() + FRESH_SECONDS
             return self._answer
-
-
-class Monitor:
-    """Takes its port at once, and answers once it is started. Raises `MonitorPortTaken`."""
-
-    def __init__(self, settings: Settings, pages: Mapping[str, Page]) -> None:
-        address = (settings.monitor_host, settings.monitor_port or 0)
-        try:
-            self._server = _Server(address, pages)
-        except OSError as error:
-            raise MonitorPortTaken(host=address[0], port=address[1], reason=error.strerror or error) from error
-        self._pid = os.getpid()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        host, port = self._server.server_address[:2]
-        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
-
-    def start(self, *_: Any) -> None:
-        """Answer in a thread."""
-        self._thread = threading.Thread(target=self._server.serve_forever, name="outbox-monitor", daemon=True)
-        self._thread.start()
-        log.info("the monitor answers at %s", self.url)
-
-    def run(self) -> None:
-        """Answer in this thread until it is interrupted."""
-        self._server.serve_forever()
-
-    def stop(self, *_: Any) -> None:
-        """Free the port."""
-        if self._thread is not None:
-            self._server.shutdown()
-        self._server.server_close()
-
-    def close_inherited(self, **_: Any) -> None:
-        """In a process of the pool: close the port, which its parent uses."""
-        if os.getpid() != self._pid:
-            self._server.socket.close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], pages: Mapping[str, Page]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.pages = pages
-        super().__init__(address, _Request)
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's would ask the DNS for our name, which may take long
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("a request to the monitor failed: %s", sys.exception())
-
-
-class _Request(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = 5.0  # for a client that connects and says nothing
-    server_version, sys_version = "outbox-tasks", ""
-
-    def do_GET(self) -> None:
-        """Answer with the page that the path names."""
-        page = self.server.pages.get(self.path.partition("?")[0])
-        try:
-            status, body, kind = page() if page else self._missing()
-        except Exception:
-            log.exception("the monitor failed at %s", self.path)
-            status, body, kind = HTTPStatus.INTERNAL_SERVER_ERROR, b"it failed; see the log\n", "text/plain"
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _missing(self) -> Answer:
-        return HTTPStatus.NOT_FOUND, f"there is: {', '.join(self.server.pages)}\n".encode(), "text/plain"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug(format, *args)

@@ -118,7 +118,7 @@ def test_every_documented_metric_is_counted_and_survives_a_killed_process(
     assert claiming.value("outbox_claimed_singles_total") >= 2
     assert claiming.value("outbox_claimed_drains_total") >= 1
 
-    # All of the pool is killed: what it has counted stays, and is gone on with.
+    # All of the pool is killed: what it has counted stays.
     killed = publishing.worker.container.pool()
     for process in killed:
         process.send_signal(signal.SIGKILL)
@@ -127,7 +127,6 @@ def test_every_documented_metric_is_counted_and_survives_a_killed_process(
     with Session(engine) as session, session.begin():
         outbox.publish_many(session, [Message("order.created", n, to="orders") for n in range(100)])
     eventually(lambda: sent() == 600, 60)
-    assert 1 <= publishing.value("outbox_worker_processes") <= 2
 
 
 def test_a_message_whose_worker_was_killed_as_it_was_sent_is_counted_with_the_cause(

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client import generate_latest
 from sqlalchemy import text
 
 from outbox_tasks.cli import outbox
@@ -23,7 +24,7 @@ from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence
-from outbox_tasks.telemetry.metrics import database_exposition
+from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Request
 from tests.conftest import MakeSettings, MakeStore
@@ -111,7 +112,7 @@ def test_the_doctor_reads_each_source(store: Store, fed: Settings) -> None:
 
 
 def test_the_metrics_of_feeds(store: Store) -> None:
-    body, _ = database_exposition(store)
+    body = generate_latest(database_registry(store))
     got = {(name, labels.get("feed")): value for name, each in samples(body).items() for labels, value in each}
     assert got["outbox_feed_waiting", "shop"] == 2
     assert got["outbox_feed_oldest_seconds", "shop"] >= 7

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from sqlalchemy import insert
 
@@ -19,7 +20,7 @@ from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
-from outbox_tasks.telemetry.metrics import database_exposition, exposition
+from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 from tests.claims import keep_house
 from tests.conftest import MakeStore, Rows, seconds_from_now
@@ -44,7 +45,7 @@ def store(new_store: MakeStore) -> Store:
 
 @pytest.fixture
 def measure(store: Store) -> Measure:
-    return lambda: samples(database_exposition(store)[0])
+    return lambda: samples(generate_latest(database_registry(store)))
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ def test_the_page_names_every_metric_of_workers_and_no_other() -> None:
 
 
 def test_the_page_names_every_metric_of_the_database_and_no_other(busy: Store) -> None:
-    assert documented("What the database says") == described(database_exposition(busy)[0])
+    assert documented("What the database says") == described(generate_latest(database_registry(busy)))
 
 
 def queried() -> dict[str, list[str]]:
@@ -222,7 +223,3 @@ def test_promtool_takes_the_rules_and_they_fire_when_they_should() -> None:
     ):
         done = subprocess.run([promtool, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_process_that_is_no_worker_has_counted_nothing() -> None:
-    assert exposition()[0] == b""

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,15 +14,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
 from celery import Celery
-from prometheus_client.multiprocess import MultiProcessCollector
 
 from outbox_tasks import signals
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store.claims import Buried
-from outbox_tasks.telemetry.metrics import VARIABLE, exposition
+from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry import metrics
+from outbox_tasks.telemetry.metrics import VARIABLE
+from outbox_tasks.worker.resources import Resources
 from tests.contract.messages import message
 from tests.exposed import Samples, samples
 
@@ -60,16 +62,20 @@ def fresh(directory: Path) -> Iterator[Fresh]:
         yield lambda function: pool.submit(called, function, dict(os.environ)).result()
 
 
-def listening() -> Any:
+def listening() -> Resources:
     """A worker's main process, ready to count."""
-    from outbox_tasks.telemetry.metrics import directory
-    from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
+    resources = Resources(
+        APP, Settings(monitor_port=0, broker_url="redis://x", destinations={"orders": {"url": "a://b"}})
+    )
+    metrics.connect(resources)
+    celery.signals.worker_init.send(sender=type("Worker", (), {"app": APP}))
+    return resources
 
-    directory.prepare()
-    directory.count_here()
-    counting = WorkerMetrics(["orders"])
-    counting.listen(APP)
-    return counting
+
+def scraped() -> Samples:
+    from prometheus_client import generate_latest
+
+    return samples(generate_latest(metrics.worker_registry()))
 
 
 def verdict(step: Step, code: str | None = None, age: float = 0.1, sent: bool = True) -> Verdict:
@@ -102,7 +108,7 @@ def count_outcomes() -> Samples:
         verdict(Step.STALE, sent=False), verdict(Step.STALE), verdict(Step.LATER, "http_500"),
     )  # fmt: skip
     settle(*[verdict(Step.SENT)] * 5)
-    return samples(exposition()[0])
+    return scraped()
 
 
 def test_outcomes_codes_attempts_and_times_are_counted_by_destination(fresh: Fresh) -> None:
@@ -117,7 +123,6 @@ def test_outcomes_codes_attempts_and_times_are_counted_by_destination(fresh: Fre
     assert found["outbox_attempts_total"] == [({"destination": "orders"}, 14)]  # not those behind, nor the one not ours
     assert found["outbox_batch_messages_sum"] == [({"destination": "orders"}, 16)]
     assert found["outbox_send_seconds_count"] == [({"destination": "orders"}, 2)]
-    assert found["outbox_worker_processes"] == [({}, 1)]
     buckets = {labels["le"]: value for labels, value in found["outbox_latency_seconds_bucket"]}
     assert (buckets["0.1"], buckets["0.25"], buckets["10.0"], buckets["30.0"], buckets["+Inf"]) == (0, 7, 7, 8, 8)
     assert found["outbox_latency_seconds_sum"][0][1] == pytest.approx(7 * 0.12 + 10.02)
@@ -125,7 +130,7 @@ def test_outcomes_codes_attempts_and_times_are_counted_by_destination(fresh: Fre
 
 def count_nothing() -> Samples:
     listening()
-    return samples(exposition()[0])
+    return scraped()
 
 
 def test_counts_begin_at_zero(fresh: Fresh) -> None:
@@ -149,7 +154,7 @@ def count_claims() -> Samples:
         signals.task_ran.send(
             sender=APP, task="shop.pay", destination="orders", state="SUCCESS", waited=waited, seconds=0.5
         )
-    return samples(exposition()[0])
+    return scraped()
 
 
 def test_claims_leases_that_ran_out_breakers_and_blocked_keys_are_counted(fresh: Fresh) -> None:
@@ -177,7 +182,7 @@ def count_odd_ones() -> Samples:
     settle(*(verdict(Step.SENT, age=age) for age in (-5.0, float("inf"), float("nan"), 1e12)))
     for n in range(100):
         settle(verdict(Step.RETRY, f"code_{n}"))
-    return samples(exposition()[0])
+    return scraped()
 
 
 def test_odd_ages_and_many_codes_do_no_harm(fresh: Fresh) -> None:
@@ -188,103 +193,20 @@ def test_odd_ages_and_many_codes_do_no_harm(fresh: Fresh) -> None:
     assert (len(codes), codes["other"], sum(codes.values())) == (41, 60, 100)
 
 
-def count_in_forks() -> tuple[Samples, Samples, list[str]]:
+def count_in_forks() -> Samples:
     listening()
-    reading, writing = os.pipe()
-    if not (living := os.fork()):
-        settle(verdict(Step.SENT))
-        os.write(writing, b".")
-        signal.pause()
-    os.read(reading, 1)
+    settle(verdict(Step.SENT))
     in_fork(lambda: settle(verdict(Step.SENT), verdict(Step.SENT)))
     in_fork(lambda: settle(*[verdict(Step.SENT)] * 10), by=signal.SIGKILL)
-    first = samples(exposition()[0])
-    for _ in range(3):
-        in_fork(lambda: settle(*[verdict(Step.SENT)] * 100), by=signal.SIGKILL)
-    second = samples(exposition()[0])
-    files = [file.name for file in Path(os.environ[VARIABLE]).glob("*.db")]
-    os.kill(living, signal.SIGKILL)
-    os.waitpid(living, 0)
-    return first, second, files
+    return scraped()
 
 
 def test_a_scrape_adds_up_all_processes_also_killed_ones(fresh: Fresh) -> None:
-    first, second, files = fresh(count_in_forks)
-    sent = [[each for each in found["outbox_messages_total"] if each[1]] for found in (first, second)]
-    assert sent == [[({"destination": "orders", "outcome": "sent"}, n)] for n in (13, 313)]
-    assert second["outbox_latency_seconds_count"] == [({"destination": "orders"}, 313)]
-    assert [found["outbox_worker_processes"] for found in (first, second)] == [[({}, 1)]] * 2
-    # The main process and the living one have their files. The five others went on with the same ones.
-    kinds = Counter(name.partition("_")[0] for name in files)
-    assert kinds == {"counter": 3, "histogram": 3, "gauge": 2}
-
-
-def two_at_once() -> tuple[Samples, Samples]:
-    """Two processes that live at the same time, and then only one of them."""
-    listening()
-    reading, writing = os.pipe()
-    pids = []
-    for number in range(2):
-        pids.append(os.fork())
-        if not pids[-1]:
-            settle(*[verdict(Step.SENT)] * (number + 1))
-            os.write(writing, b".")
-            signal.pause()
-        os.read(reading, 1)
-    both = samples(exposition()[0])
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        if pid == pids[0]:
-            one = samples(exposition()[0])
-    return both, one
-
-
-def test_living_processes_are_counted_as_long_as_they_live(fresh: Fresh) -> None:
-    both, one = fresh(two_at_once)
-    assert [found["outbox_worker_processes"] for found in (both, one)] == [[({}, 2)], [({}, 1)]]
-    for found in (both, one):
-        assert ({"destination": "orders", "outcome": "sent"}, 3) in found["outbox_messages_total"]
-
-
-def scrape_while_one_begins() -> Samples:
-    listening()
-    settle(verdict(Step.SENT))
-    # A process makes each of its files empty first. If it is killed then, the file stays empty.
-    for name in ("counter_outbox-place-7.db", "gauge_livesum_outbox-place-7.db"):
-        (Path(os.environ[VARIABLE]) / name).touch()
-    return samples(exposition()[0])
-
-
-def test_a_scrape_does_without_the_files_that_are_just_being_made(fresh: Fresh) -> None:
-    found = fresh(scrape_while_one_begins)
-    assert ({"destination": "orders", "outcome": "sent"}, 1) in found["outbox_messages_total"]
-
-
-def observe_both_ways() -> tuple[Samples, Samples]:
-    from prometheus_client import CollectorRegistry, Histogram, generate_latest
-
-    from outbox_tasks.telemetry.metrics.batch_histogram import BatchHistogram
-
-    found = []
-    for kind in (Histogram, BatchHistogram):
-        registry = CollectorRegistry()
-        histogram = kind("h", "h", ["to"], buckets=(0.1, 1, 10), registry=registry).labels("orders")
-        for amounts in ([0.0, 0.1, 0.1000001, 9], [10.0], [11.0, 1000.0, 0.5]):
-            if isinstance(histogram, BatchHistogram):
-                histogram.observe_all(amounts)
-            else:
-                for amount in amounts:
-                    histogram.observe(amount)
-        found.append(samples(generate_latest(registry)))
-    return found[0], found[1]
-
-
-def test_a_batch_of_values_counts_like_each_of_them(fresh: Fresh) -> None:
-    one_by_one, together = fresh(observe_both_ways)
-    assert {name: value for name, value in together.items() if "created" not in name} == {
-        name: value for name, value in one_by_one.items() if "created" not in name
-    }
+    found = fresh(count_in_forks)
+    assert [each for each in found["outbox_messages_total"] if each[1]] == [
+        ({"destination": "orders", "outcome": "sent"}, 13)
+    ]
+    assert found["outbox_latency_seconds_count"] == [({"destination": "orders"}, 13)]
 
 
 def count_late() -> Samples:
@@ -293,7 +215,7 @@ def count_late() -> Samples:
     Early("the_applications_own", "Made before us.", registry=None).inc()
     listening()
     in_fork(lambda: settle(verdict(Step.SENT)))
-    return samples(exposition()[0])
+    return scraped()
 
 
 def test_an_application_may_import_the_client_first(fresh: Fresh) -> None:
@@ -302,14 +224,11 @@ def test_an_application_may_import_the_client_first(fresh: Fresh) -> None:
 
 
 def begin_and_leave() -> tuple[list[str], list[str]]:
-    from outbox_tasks.telemetry.metrics import directory
-
-    listening()
+    resources = listening()
     during = os.listdir(tempfile.gettempdir())  # noqa: PTH208
-    in_fork(directory.leave)
+    in_fork(resources.close)
     assert os.listdir(tempfile.gettempdir()) == during  # noqa: PTH208
-    directory.leave()
-    assert VARIABLE not in os.environ
+    resources.close()
     return during, os.listdir(tempfile.gettempdir())  # noqa: PTH208
 
 
@@ -317,31 +236,6 @@ def test_the_main_process_removes_its_directory(fresh: Fresh) -> None:
     during, after = fresh(begin_and_leave)
     assert [name.startswith("outbox-metrics-") for name in during] == [True]
     assert after == []
-
-
-def leave_during_a_scrape() -> tuple[Samples, bool]:
-    from outbox_tasks.telemetry.metrics import directory
-
-    listening()
-    leaving = threading.Thread(target=directory.leave)
-    merge = MultiProcessCollector.merge
-
-    def begin(files: list[str]) -> Any:
-        leaving.start()
-        leaving.join(0.2)
-        return merge(files)  # type: ignore[no-untyped-call]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MultiProcessCollector, "merge", staticmethod(begin))
-        found = samples(exposition()[0])
-    leaving.join()
-    return found, VARIABLE in os.environ
-
-
-def test_a_worker_that_ends_lets_a_scrape_end_first(fresh: Fresh) -> None:
-    found, stays = fresh(leave_during_a_scrape)
-    assert "outbox_messages_total" in found
-    assert not stays
 
 
 def begin_in_a_given_one() -> str:
@@ -356,32 +250,7 @@ def test_a_given_directory_is_used_and_left(fresh: Fresh, directory: Path, monke
     assert {file.name.partition("_")[0] for file in (directory / "given").glob("*.db")} == {
         "counter",
         "histogram",
-        "gauge",
     }
-
-
-def begin_and_be_killed() -> str:
-    from outbox_tasks.telemetry.metrics import directory
-
-    reading, writing = os.pipe()
-    if not (pid := os.fork()):
-        listening()
-        os.write(writing, os.environ[VARIABLE].encode())
-        signal.pause()
-    path = os.read(reading, 1000).decode()
-    directory.prepare()  # as another worker of this host
-    assert Path(path).exists(), "that of a living worker was removed"
-    directory.leave()
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return path
-
-
-def test_a_worker_removes_the_directories_of_killed_workers_only(fresh: Fresh, directory: Path) -> None:
-    abandoned = Path(fresh(begin_and_be_killed))
-    assert abandoned.exists()
-    fresh(begin_and_leave)
-    assert not abandoned.exists()
 
 
 SILENT = """
@@ -417,7 +286,7 @@ app = Celery("counted")
 metrics.connect(Resources(app, Settings(monitor_port=0)))
 signals.worker_init.send(sender=type("Worker", (), {"app": app}))
 try:
-    metrics.exposition()
+    metrics.worker_registry()
 except MetricsNotInstalled as error:
     print(error)
 """

@@ -9,73 +9,77 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from celery import signals
 
 from outbox_tasks.errors import MetricsNotInstalled
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
 from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Names the directory where all processes of a worker count."""
 
 
 def connect(resources: Resources) -> None:
     """Have the workers of the relay's app count, if they have a `monitor_port`."""
     app = resources.app
+    own_directory = PerProcess(lambda: mkdtemp(prefix="outbox-metrics-"))
     counting = False
 
     def prepare(sender: Any = None, **_: Any) -> None:
         # Before the fork: all processes need the same directory, and share what is imported.
-        if sender.app is app and resources.settings.monitor_port is not None:
-            try:
-                _part("directory").prepare()
-                count()
-            except MetricsNotInstalled as error:
-                log.warning("%s", error)
-
-    def count_in_child(**_: Any) -> None:
-        # A forked process counts already, a spawned one does not.
-        if resources.settings.monitor_port is not None and os.environ.get(VARIABLE):
+        if sender.app is not app or resources.settings.monitor_port is None:
+            return
+        if VARIABLE in os.environ:
+            Path(os.environ[VARIABLE]).mkdir(parents=True, exist_ok=True)
+        else:
+            os.environ[VARIABLE] = own_directory.get()
+        try:
             count()
+        except MetricsNotInstalled as error:
+            log.warning("%s", error)
 
-    def count() -> None:
+    def count(**_: Any) -> None:
+        # A forked process counts already, a spawned one does not.
         nonlocal counting
-        if not counting:
-            _part("directory").count_here()
+        if not counting and resources.settings.monitor_port is not None and VARIABLE in os.environ:
+            _part("workers").count_in_files()
             _part("workers").WorkerMetrics(resources.settings.destinations).listen(app)
             counting = True
 
-    def leave() -> None:
-        if counting:
-            _part("directory").leave()
+    def remove_directory() -> None:
+        if (directory := own_directory.take()) is not None:
+            os.environ.pop(VARIABLE, None)
+            shutil.rmtree(directory, ignore_errors=True)
 
     signals.worker_init.connect(prepare, weak=False)
-    signals.worker_process_init.connect(count_in_child, weak=False)
-    resources.before_close.append(leave)
+    signals.worker_process_init.connect(count, weak=False)
+    resources.before_close.append(remove_directory)
 
 
-def exposition() -> tuple[bytes, str]:
-    """What this worker's processes have counted, and the content type. Raises `MetricsNotInstalled`."""
-    found: tuple[bytes, str] = _part("directory").exposition()
-    return found
+def worker_registry() -> Any:
+    """What this worker's processes have counted, as a registry. Raises `MetricsNotInstalled`."""
+    return _part("workers").registry()
 
 
-def database_exposition(store: Store) -> tuple[bytes, str]:
-    """The state of the outbox in the database, and the content type.
+def database_registry(store: Store) -> Any:
+    """The state of the outbox in the database now, as a registry.
 
     Raises `MetricsNotInstalled`, and what the store raises.
     """
-    found: tuple[bytes, str] = _part("database").exposition(store)
-    return found
+    return _part("database").registry(store)
 
 
-def database_samples(store: Store) -> list[dict[str, Any]]:
-    """The same as a list of names, labels and values."""
-    samples = [sample for family in _part("database").families(store) for sample in family.samples]
-    return [{"name": sample.name, "labels": sample.labels, "value": sample.value} for sample in samples]
+def wsgi_app(registry: Any) -> Any:
+    """prometheus-client's WSGI app, which serves the registry."""
+    return _part("workers").make_wsgi_app(registry)
 
 
 def _part(name: str) -> Any:

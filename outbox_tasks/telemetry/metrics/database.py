@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -43,11 +43,11 @@ def families(store: Store) -> list[Metric]:
     ]
 
 
-def exposition(store: Store) -> tuple[bytes, str]:
-    """See `metrics.database_exposition`."""
-    registry = CollectorRegistry()
-    registry.register(_Found(families(store)))
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+def registry(store: Store) -> CollectorRegistry:
+    """See `metrics.database_registry`."""
+    made = CollectorRegistry()
+    made.register(_Found(families(store)))
+    return made
 
 
 class _Found(Collector):

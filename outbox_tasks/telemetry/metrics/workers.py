@@ -8,19 +8,23 @@ from functools import partial
 from typing import Any
 
 from celery import Celery
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app, values
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from outbox_tasks import signals
 from outbox_tasks.model import UNKNOWN_DESTINATION, Step, Verdict
-from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Tally
-from outbox_tasks.telemetry.metrics.batch_histogram import BatchHistogram
+
+__all__ = ["WorkerMetrics", "count_in_files", "make_wsgi_app", "registry"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 """From the fastest send after a nudge to a delay that people should see to."""
 
 CLAIM_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
+
+LONGEST_SECONDS = 10 * 365 * 86_400.0
+"""Anybody can write a row: one from the year -4712 must not spoil the sum for good."""
 
 CODES = 40
 """Error codes of a destination that a process distinguishes. Later ones are `other`: a destination can answer with any
@@ -36,6 +40,23 @@ LOST = "lost"
 
 UNROUTABLE = ""
 """Stands for all destinations that are not configured."""
+
+
+def count_in_files() -> None:
+    """Have the metrics that this process makes from now on count in the files that all processes share.
+
+    prometheus-client decides this as it is imported. Flower's plugin for the `celery` command, or the application, has
+    often done that before the worker could name a directory.
+    """
+    if values.ValueClass is values.MutexValue:
+        values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
+
+
+def registry() -> CollectorRegistry:
+    """What all processes of this worker have counted."""
+    made = CollectorRegistry()
+    MultiProcessCollector(made)  # type: ignore[no-untyped-call]
+    return made
 
 
 class WorkerMetrics:
@@ -63,10 +84,9 @@ class WorkerMetrics:
         self.sizes = histogram(
             "outbox_batch_messages", "How many messages a batch had; a single is one.", to, buckets=SIZES
         )
-        self.latency = BatchHistogram(
-            "outbox_latency_seconds", "From when a message was due until it was settled as sent.", to,
-            buckets=SECONDS, registry=None,
-        )  # fmt: skip
+        self.latency = histogram(
+            "outbox_latency_seconds", "From when a message was due until it was settled as sent.", to, buckets=SECONDS
+        )
         task = ["task"]
         self.task_wait = histogram(
             "outbox_task_wait_seconds", "From when a supervised task was handed over until it began to run.", task,
@@ -76,11 +96,6 @@ class WorkerMetrics:
             "outbox_task_seconds", "How long a supervised task ran, by Celery's state.", [*task, "state"],
             buckets=SECONDS,
         )  # fmt: skip
-        self.processes = Gauge(
-            "outbox_worker_processes", "Processes of the worker that have claimed or sent.",
-            registry=None, multiprocess_mode="livesum",
-        )  # fmt: skip
-        self._count_process = PerProcess(lambda: self.processes.set(1)).get
         self._codes: dict[str, set[str]] = {}
         self._destinations = frozenset(destinations)
         for destination in sorted(self._destinations):
@@ -107,13 +122,13 @@ class WorkerMetrics:
             signal.connect(receiver, sender=app, weak=False)
 
     def _count_settled(self, destination: str, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
-        self._count_process()
         self.send_seconds.labels(destination).observe(seconds)
         self.sizes.labels(destination).observe(len(verdicts))
         ages = [verdict.message.age + seconds for verdict in verdicts if verdict.step in ARRIVED]
         handed = sum(verdict.step is Step.HANDED for verdict in verdicts)
-        if ages:
-            self.latency.labels(destination).observe_all(ages)
+        latency = self.latency.labels(destination)
+        for age in ages:
+            latency.observe(min(LONGEST_SECONDS, max(0.0, age)))
         for step, count in ((Step.SENT, len(ages) - handed), (Step.HANDED, handed)):
             if count:
                 self.messages.labels(destination, step.value).inc(count)
@@ -135,7 +150,6 @@ class WorkerMetrics:
         return sum(verdict.sent for verdict in others)
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
-        self._count_process()
         self.claims.inc()
         self.claim_seconds.observe(seconds)
         if tally.held_back:
