@@ -1,4 +1,4 @@
-"""What Django's users may do: on the page, and in the admin."""
+"""What Django's users may do on the page."""
 
 from __future__ import annotations
 

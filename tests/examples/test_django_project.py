@@ -94,9 +94,9 @@ def run_tests(project: Project, directory: Path, *command: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_projects_own_tests_and_those_of_the_admin(project: Project) -> None:
-    said = run_tests(project, project.directory, *MANAGE, "test", "--noinput", "shop", "tests.examples.django_admin")
-    assert re.search(r"^Ran 1\d tests", said, re.MULTILINE), said
+def test_the_projects_own_tests(project: Project) -> None:
+    said = run_tests(project, project.directory, *MANAGE, "test", "--noinput", "shop")
+    assert re.search(r"^Ran \d+ tests", said, re.MULTILINE), said
     assert "\nOK" in said, said
 
 
@@ -173,4 +173,5 @@ def test_the_page_asks_django_who_visits_and_what_they_may_do(site: httpx.Client
     assert "ben · look" in site.get("/outbox/").text
     assert site.post("/outbox/destinations/mail/pause", data={"why": "a test"}).status_code == 403
     sign_in("anna")
+    assert '<a href="/outbox/">Outbox</a>' in site.get("/admin/").text
     paused_on_the_page(site, "mail", "anna")

@@ -1,6 +1,7 @@
 """Only what differs from Django's defaults."""
 
 import os
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 SECRET_KEY = os.environ.get("SECRET_KEY", "not a secret: this is an example")
@@ -28,6 +29,7 @@ MIDDLEWARE = [
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [Path(__file__).parent / "templates"],  # a link to the outbox's page in the admin
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [

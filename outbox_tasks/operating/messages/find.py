@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -205,19 +204,6 @@ class Lookup:
             past = page[-1].group
         found.sort(key=lambda group: (-group["count"], group["group"]))
         return found, read < MOST_GROUPS
-
-    def codes(self, look: int = LOOK) -> tuple[dict[str, int], bool]:
-        """How many of the last dead letters have which error code, the most frequent first; and whether these are all.
-        It looks at so many."""
-        wanted = Filter(states=(DEAD,))
-        _, place = start(self._database, wanted, newer=False)
-        asked = {**wanted.parameters, **place, "look": look, "size": None}
-        *kinds, end = self._database.ask("find/dead_counted.sql", **asked)
-        found: Counter[str] = Counter()
-        for kind in kinds:
-            if kind.last_error_code:
-                found[kind.last_error_code] += kind.count
-        return dict(found.most_common()), end.end_seq is None
 
     def group(self, name: str) -> dict[str, Any] | None:
         """An error group, as `groups` has it; None: it has no dead letters."""
