@@ -1,4 +1,4 @@
-"""`outbox-tasks keys`: the keys that a dead message holds up."""
+"""`outbox-tasks keys`: the keys that are held up."""
 
 from __future__ import annotations
 
@@ -11,44 +11,40 @@ from rich.text import Text
 from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import answer, cell, json_option, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating import overview
-from outbox_tasks.operating.messages.waits import dead_head, of_destinations
+from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.operating.overview import COUNTED
 from outbox_tasks.text import one_line
 
 
 @click.command()
-@click.option("--blocked", is_flag=True, help="The default: keys that a dead message holds up.")
 @limit_option(100)
 @json_option
-def keys(blocked: bool, limit: int) -> None:
-    """List the keys that are held up: by which message, since when, how many wait. Exit code 1 if there are any."""
+def keys(limit: int) -> None:
+    """List the keys that are held up: by which message, why, until when, how many wait. Exit code 1 if there are any.
+
+    A key is held up behind a dead letter, or while its first message waits for its time or another try.
+    """
     with open_store() as store:
-        found = [row._asdict() for row in overview.blocked_keys(store, limit)]
-        for one in found:
-            one["waits"] = str(dead_head(one))
-        shut = {name: str(wait) for name, wait in sorted(of_destinations(store).items())}
-        more = overview.count_blocked_keys(store, COUNTED) - len(found) if len(found) == limit else 0
-    shown = _table(found) if found else None if shut else "No key is held up."
-    answer({"blocked": found, "more": max(0, more), "destinations": shut}, shown)
+        found = held_up(store, limit)
+    shut = {name: str(wait) for name, wait in found.shut.items()}
+    shown = _table(found.keys) if found.keys else None if shut else "No key is held up."
+    answer({"keys": found.keys, "more": found.more, "destinations": shut}, shown)
     if not wants_json():
-        if more > 0:
-            about = " or more" if more + len(found) >= COUNTED else ""
-            say(f"There are {more:,}{about} more: --limit shows them.", err=True)
+        if found.more:
+            say("There are more: --limit shows them.", err=True)
         for wait in shut.values():
-            say(one_line(f"All keys of this destination wait, because {wait}"))
-    raise SystemExit(bool(found))
+            say(one_line(f"All keys of this destination wait: {wait}"))
+    raise SystemExit(bool(found.keys))
 
 
 def _table(found: list[dict[str, Any]]) -> RenderableType:
-    """Each key: its name and how many messages wait; below it the dead message and its error."""
+    """Each key: its name and how many messages wait; below it why, and the error."""
     lines: list[Text] = []
-    for one in found:
-        count = f"{one['waiting']:,}" + ("+" if one["waiting"] >= COUNTED else "")
-        line = cell(one["destination"]).append("  ").append(one_line(one["key"]), "bold")
-        lines.append(line.append(f"  {count} {'waits' if one['waiting'] == 1 else 'wait'}", "yellow"))
-        lines.append(Text(one_line(f"because {one['waits']}")))
-        lines[-1].pad_left(2)
-        if one["last_error"]:
-            lines.append(Text(f"  {one_line(one['last_error'])}", "dim"))
+    for key in found:
+        count = f"{key['waiting']:,}" + ("+" if key["waiting"] >= COUNTED else "")
+        line = cell(key["destination"]).append("  ").append(one_line(key["key"]), "bold")
+        lines.append(line.append(f"  {count} {'waits' if key['waiting'] == 1 else 'wait'}", "yellow"))
+        lines.append(Text(f"  {one_line(key['waits'])}"))
+        if key["last_error"]:
+            lines.append(Text(f"  {one_line(key['last_error'])}", "dim"))
     return Group(*lines)

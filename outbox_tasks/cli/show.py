@@ -14,7 +14,7 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.output import STATE_STYLES, ago, answer, cell, echo_raw, json_option
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.text import moment, printable
@@ -76,8 +76,7 @@ def _grid(rows: Iterable[tuple[str, Any]]) -> Table:
 
 def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "state", Text(one["state"], STATE_STYLES[one["state"]])
-    if one["waits"] is not None:
-        yield "it waits", Text(printable(f"because {one['waits']}"), "yellow")
+    yield "why", Text(printable(str(one["waits"])), "" if one["state"] in ARCHIVED else "yellow")
     yield "event type", one["event_type"]
     yield "destination", one["destination"]
     if one["aggregate_type"] or one["aggregate_id"]:

@@ -75,10 +75,10 @@ def test_keys_that_are_held_up_are_listed_with_what_holds_them(run: Run, rows: R
     assert (run("keys").exit_code, run("keys").stdout) == (0, "No key is held up.\n")
     [dead] = rows.insert(1, key="order:42", status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")
     rows.insert(3, key="order:42")
-    listed = run("keys", "--blocked")
+    listed = run("keys")
     assert listed.exit_code == 1
     assert "orders  order:42  3 wait" in listed.stdout
-    [told] = json.loads(run("keys", "--json").stdout)["blocked"]
+    [told] = json.loads(run("keys", "--json").stdout)["keys"]
     assert (told["key"], told["id"], told["waiting"], told["last_error_code"]) == ("order:42", dead, 3, "http_400")
 
 
@@ -116,7 +116,7 @@ def test_keys_are_listed_with_the_whole_id_and_how_many_more_there_are(
     assert "more" not in whole.output
     some = run("keys", "--limit", "2")
     assert ids[2] not in some.stdout
-    assert "There are 1 more: --limit shows them." in some.stderr
+    assert "There are more: --limit shows them." in some.stderr
     assert json.loads(run("keys", "--limit", "2", "--json").stdout)["more"] == 1
     shown = run("status").stdout
     assert "orders has keys that a dead message holds up: 3; see `keys`" in " ".join(shown.split())

@@ -1,28 +1,31 @@
-"""Why a message is not going out: `show`, the message's page and `keys` say the same."""
+"""Why a message is where it is, in each state: `show`, the message's page and `keys` say the same."""
 
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
+import psycopg
 
+from outbox_tasks import sql
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import moment
+from tests.claims import begin, take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.browsing import Visit
 from tests.integration.test_status import beat, env, run  # noqa: F401
 
-CLAIMS = ("no claim has ever run; it is due since ", "start beat and a claim worker; outbox-tasks doctor")
+AHEAD = seconds_from_now(600)
 
 
 def waits(store: Store, id: str) -> str:
-    message = Lookup(store).one(UUID(id))
-    assert message is not None
-    return str(message["waits"])
+    return str(Lookup(store).one(UUID(id))["waits"])
 
 
 def test_its_destination_is_paused_or_its_circuit_is_open(store: Store, rows: Rows) -> None:
@@ -33,13 +36,16 @@ def test_its_destination_is_paused_or_its_circuit_is_open(store: Store, rows: Ro
     pauses.resume(store, "orders", "ada")
     for _ in range(5):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused by the other side")
-    assert waits(store, id).startswith("the circuit of orders is open since 2")
-    assert "UTC: connection: refused by the other side. → mend it; one message tries it" in waits(store, id)
+    [circuit] = store.traffic.states()
+    tried = f"a message tries it at {moment(circuit.pause_until)}: connection: refused by the other side"
+    expected = f"the circuit of orders is open since {moment(circuit.opened_at)}, and {tried}"
+    assert waits(store, id) == f"{expected}. → mend it; to try it at once: outbox-tasks resume orders"
 
 
 def test_its_destination_is_unknown(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1, destination="odrers")
-    assert waits(store, id).startswith("no destination 'odrers' is configured here, and it is due since 2")
+    buried = moment(rows.one(id).locked_until + timedelta(hours=1))
+    assert waits(store, id).startswith(f"No destination 'odrers' is configured here; at {buried} it becomes a dead")
 
 
 def test_its_key_is_held_up(store: Store, rows: Rows) -> None:
@@ -48,16 +54,101 @@ def test_its_key_is_held_up(store: Store, rows: Rows) -> None:
     begin = f"1 message of its key is before it, and the first ({head}) is "
     assert waits(store, id).startswith(f"{begin}dead since 2")
     assert waits(store, id).endswith(f" UTC: http_422. → outbox-tasks redrive {head}, or discard")
-    rows.change([head], status="pending", dead_at=None, attempts=2, locked_until=seconds_from_now(600))
-    assert waits(store, id).startswith(f"{begin}retrying until 2")
+    rows.change([head], status="pending", dead_at=None, attempts=2, locked_until=AHEAD)
+    assert waits(store, id) == f"{begin}retrying until {moment(rows.one(head).locked_until)}."
+
+
+def test_an_open_transaction_may_still_commit_an_earlier_message_of_its_key(store: Store, rows: Rows) -> None:
+    beat(rows)
+    beat(rows, "claim", "claim")
+    schema = store.settings.database_schema
+    with psycopg.connect(store.settings.database_url, application_name="import.py") as writer:
+        row = {"id": str(uuid4()), "event_type": "a", "destination": "orders", "key": "k", "text": "{}"}
+        verb = sql.statement("write/publish.sql", schema)
+        said = json.dumps([{**row, "content_type": "application/json"}])
+        psycopg.RawCursor(writer).execute(verb.text, verb.values({"row": said}))
+        [id], [other] = rows.insert(1, key="k"), rows.insert(1, key="other")
+        pid = writer.info.backend_pid
+        assert re.fullmatch(
+            rf"The transaction of session {pid} \(import.py, role \w+\), open for \d+ s, has written a message of this "
+            rf"key, .* goes before this one. → end it: SELECT pg_terminate_backend\({pid}\)",
+            waits(store, id),
+        )
+        assert waits(store, other).endswith("a claim takes it when those before it are sent.")
+    assert waits(store, id).startswith("1 message of its key is before it")
 
 
 def test_it_is_not_due(store: Store, rows: Rows) -> None:
-    [later] = rows.insert(1, locked_until=seconds_from_now(600))
-    [failed] = rows.insert(1, locked_until=seconds_from_now(600), attempts=2, last_error_code="http_500")
-    assert waits(store, later) == f"it is scheduled for {moment(rows.one(later).locked_until)}."
+    [later] = rows.insert(1, locked_until=AHEAD)
+    [failed] = rows.insert(1, locked_until=AHEAD, attempts=2, last_error_code="http_500")
+    assert waits(store, later) == f"It is scheduled for {moment(rows.one(later).locked_until)}."
     again = moment(rows.one(failed).locked_until)
-    assert waits(store, failed) == f"it failed (http_500), and the next try is due at {again}."
+    assert waits(store, failed) == f"It failed (http_500), and the next try is due at {again}."
+
+
+def test_celery_tries_it_again(store: Store, rows: Rows) -> None:
+    """The lease ends after the try: the time to know is that of the try."""
+    beat(rows)
+    [id] = rows.insert(1)
+    [single] = take(store, {"orders": 1})
+    message = begin(store, single)
+    assert message is not None
+    store.settle(single.token, "orders", [Verdict(message, Step.RETRY, 20.0, "busy", "later")])
+    lease = rows.one(id).locked_until
+    expected = f"It failed (busy), and Celery tries it again at {moment(lease - timedelta(seconds=60))}"
+    assert waits(store, id) == f"{expected}; if its task is lost, it is claimed again at {moment(lease)}."
+    assert Lookup(store).one(UUID(id))["state"] == "retrying"
+    assert timedelta(seconds=70) < lease - datetime.now(UTC) < timedelta(seconds=81)
+
+
+def test_its_task_is_in_the_queue_of_the_publish_workers(store: Store, rows: Rows) -> None:
+    [id] = rows.insert(1)
+    take(store, {"orders": 1})
+    assert waits(store, id).startswith("No worker consumes outbox.publish; it is due since ")
+    beat(rows)
+    end = rows.one(id).locked_until
+    since = moment(end - timedelta(seconds=60))
+    expected = f"Its task is in the queue outbox.publish since {since}; if no worker begins it by {moment(end)}, it is"
+    assert waits(store, id) == f"{expected} claimed again."
+    rows.change([id], locked_until=seconds_from_now(-5))
+    beat(rows, "claim", "claim")
+    assert f" ended at {moment(rows.one(id).locked_until)}: it is due again now." in waits(store, id)
+
+
+def test_somebody_has_it_in_hand(store: Store, rows: Rows) -> None:
+    [sent] = rows.insert(1)
+    taken = begin(store, *take(store, {"orders": 1}))
+    assert taken is not None
+    end, holder = moment(rows.one(sent).locked_until), rows.one(sent).locked_by
+    assert re.fullmatch(
+        rf"{holder} has been sending it since 2.* UTC; the lease of this send ends at {end}.", waits(store, sent)
+    )
+    task = {"lease": uuid4(), "attempts": 1, "locked_until": AHEAD, "handed_at": seconds_from_now(-60)}
+    [handed] = rows.insert(1, **task)
+    facts = rows.one(handed)
+    queued = f"Its task is in the broker's queue since {moment(facts.handed_at)}; if no worker begins it by "
+    assert waits(store, handed) == f"{queued}{moment(facts.locked_until)}, it is sent again."
+    [running] = rows.insert(1, **task, begun=True, locked_by="worker1@host")
+    facts = rows.one(running)
+    runs = (
+        f"worker1@host runs its task, which was handed over at {moment(facts.handed_at)}; unless the run says again by "
+    )
+    assert waits(store, running) == f"{runs}{moment(facts.locked_until)} that it goes on, the task is sent again."
+
+
+def test_it_has_ended(store: Store, rows: Rows) -> None:
+    dead, sent, discarded = (
+        rows.insert(1, status="dead", attempts=3, last_error_code="http_422", dead_at=seconds_from_now(-60))[0],
+        rows.insert()[0],
+        rows.insert()[0],
+    )
+    rows.settle(sent)
+    rows.settle(discarded, "discarded")
+    died = f"It is dead since {moment(rows.one(dead).dead_at)}, after 3 attempts: http_422"
+    assert waits(store, dead) == f"{died}. → mend the cause, then outbox-tasks redrive {dead}, or discard"
+    at = {str(row.id): moment(row.finished_at) for row in rows.archived()}
+    assert waits(store, sent) == f"It was sent at {at[sent]} by nobody known."
+    assert waits(store, discarded) == f"It was discarded at {at[discarded]}."
 
 
 def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> None:
@@ -65,24 +156,18 @@ def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> 
     limited = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 5}})
     assert waits(limited, id).startswith("orders gets at most 5 a second; it is due since ")
     narrow = new_store(destinations={"orders": {"url": "a://b", "concurrency": 1}})
-    rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=seconds_from_now(600))
-    assert waits(narrow, id).startswith("all 1 slot of orders are taken; it is due since ")
+    rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=AHEAD)
+    assert waits(narrow, id).startswith("All 1 slot of orders are taken; it is due since ")
 
 
 def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1)
-    assert waits(store, id).startswith(CLAIMS[0])
-    assert waits(store, id).endswith(CLAIMS[1])
+    assert waits(store, id).startswith("No claim has ever run; it is due since ")
+    assert waits(store, id).endswith("start beat and a claim worker; outbox-tasks doctor")
     beat(rows, "claim", "claim")
-    assert waits(store, id).startswith("no worker consumes outbox.publish; it is due since ")
+    assert waits(store, id).startswith("No worker consumes outbox.publish; it is due since ")
     beat(rows)
     assert waits(store, id).endswith(", and a claim takes it when those before it are sent.")
-
-
-@pytest.mark.parametrize("state", [{"lease": uuid4(), "locked_until": seconds_from_now(60)}, {"status": "dead"}])
-def test_what_is_on_its_way_or_dead_waits_for_nothing(store: Store, rows: Rows, state: dict[str, Any]) -> None:
-    [id] = rows.insert(1, **state, **({"dead_at": seconds_from_now(-1)} if "status" in state else {}))
-    assert waits(store, id) == "None"
 
 
 def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Store, rows: Rows) -> None:  # noqa: F811
@@ -91,11 +176,19 @@ def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Stor
     expected = waits(store, id)
     assert expected in " ".join(run("show", id).stdout.split())
     assert json.loads(run("show", "--json", id).stdout)["waits"] == expected
-    assert f"It waits because {expected}" in visit().text(f"/messages/{id}")
-    dead = f"{head} is dead since {moment(rows.one(head).dead_at)}: http_422. → outbox-tasks redrive {head}, or discard"
-    [key] = json.loads(run("keys", "--json").stdout)["blocked"]
-    assert key["waits"] == dead
+    assert expected in visit().text(f"/messages/{id}")
+    assert run("keys").exit_code == 1
+    [later] = rows.insert(1, key="later", attempts=1, last_error_code="busy", locked_until=AHEAD)
+    rows.insert(1, key="later")
+    rows.insert(1, key="alone", attempts=1, last_error_code="busy", locked_until=AHEAD)
+    dead, failed = json.loads(run("keys", "--json").stdout)["keys"]
+    expected = f"{head} is dead since {moment(rows.one(head).dead_at)}: http_422. → outbox-tasks redrive {head}"
+    assert (dead["key"], dead["waits"], dead["waiting"]) == ("k", f"{expected}, or discard", 1)
+    expected = f"{later} failed (busy), and the next try is due at {moment(rows.one(later).locked_until)}."
+    assert (failed["key"], failed["waits"], failed["waiting"]) == ("later", expected, 1)
     pauses.pause(store, "orders", "ada", "moving house")
     paused = waits(store, id)
-    assert f"All keys of this destination wait, because {paused}" in run("keys").stdout
+    assert f"All keys of this destination wait: {paused}" in run("keys").stdout
     assert f"All keys of this destination wait, because {paused}" in visit().text("/keys")
+    rows.clear()
+    assert run("keys").stdout == "No key is held up.\n"
