@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import asdict
 
 import click
 
 from outbox_tasks.cli.shared.output import answer, json_option
-from outbox_tasks.cli.shared.store import relay_settings
-from outbox_tasks.operating.health import examine
+from outbox_tasks.cli.shared.problems_shown import facts, for_programs
+from outbox_tasks.cli.shared.store import installed
+from outbox_tasks.operating.problems import examine, examine_worker
+from outbox_tasks.settings import Settings
 
 
 @click.command()
 @click.option("--worker", metavar="NODE", help="Only check that this worker is alive. %h means this host.")
 @json_option
 def health(worker: str | None) -> None:
-    """Judge by the database whether all is in order. Exit code 1 if it is not.
+    """Say what is wrong: the root causes, and what follows from each. Exit code 1 if there is an error.
 
-    It is not if the database does not answer or the tables are old, if no worker consumes a queue, if there was no
-    claim or no beat lately, or if messages have been due for longer than `stale_after` to a destination that is
-    not paused, and whose circuit is not open.
+    It looks at the database, the broker, the workers, and how the messages of each destination go. Warnings and notes,
+    such as dead letters or a pause, are shown, and leave the exit code 0. The doctor looks at more, and says what to
+    do.
     """
-    node = worker and worker.replace("%h", socket.gethostname())
-    found = examine(relay_settings(), node)
-    text = "\n".join(problem.text for problem in found) or "in order"
-    answer({"ok": not found, "findings": [asdict(problem) for problem in found]}, text)
-    raise SystemExit(bool(found))
+    app, settings = installed() or (None, Settings())
+    if worker is None:
+        examination = examine(settings, app)
+    else:
+        examination = examine_worker(settings, worker.replace("%h", socket.gethostname()))
+    answer({"ok": examination.healthy, "problems": for_programs(examination)}, facts(examination))
+    raise SystemExit(not examination.healthy)

@@ -261,6 +261,18 @@ class Database:
                 raise
             driver.execute("COMMIT")
 
+    @contextmanager
+    def rolled_back(self, limit: float) -> Iterator[Run]:
+        """Run verbs in a transaction that is undone at its end. `limit`: see `ask`."""
+        with self._driver() as driver, _patient(driver, limit):
+            driver.execute("BEGIN", prepare=False)
+            try:
+                driver.execute("SELECT set_config('statement_timeout', %s, true)", [f"{limit * 1000:.0f}"])
+                yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
+            finally:
+                if not driver.closed:
+                    driver.execute("ROLLBACK", prepare=False)
+
     def _execute(self, driver: psycopg.Connection[Any], verb: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
         statement = sql.statement(verb, self.settings.database_schema)
         cursor = psycopg.RawCursor(driver, row_factory=namedtuple_row)
@@ -382,6 +394,11 @@ def _options(settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
     theirs = engine_url(_database_url(settings)).query.get("options", "")
     ours = ("-c " + f"{name}={value}".replace(" ", "\\ ") for name, value in wanted.items())
     return {"options": " ".join([*([theirs] if isinstance(theirs, str) else theirs), *ours])}
+
+
+def lacks_rights(error: DatabaseUnavailable) -> bool:
+    """Whether our role may not do what it asked for."""
+    return getattr(error.__cause__, "sqlstate", None) == NO_RIGHTS
 
 
 def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:

@@ -27,7 +27,7 @@ WORK = ("ready", "waiting", "held", "keys", "leases", "drains", "runs", "dead", 
 
 VIEWS = ("at_work", "archive", "all")
 
-PEOPLE = ("destinations", "tallies", "heartbeats", "alerts")
+PEOPLE = ("destinations", "tallies", "sends", "heartbeats", "alerts")
 
 RELATIONS = (
     "messages", *WORK, "journal", "days", *PEOPLE, "inbox", "audit", "acts", "feeds", "copied",
@@ -65,7 +65,7 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         "journal": ("SELECT", "INSERT"),
         "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),
         "acts": ("SELECT", "INSERT", "DELETE", TAKEN),
-        **dict.fromkeys(("tallies", "heartbeats", "alerts", "days", "feeds", "versions", *VIEWS), READ),
+        **dict.fromkeys(("tallies", "sends", "heartbeats", "alerts", "days", "feeds", "versions", *VIEWS), READ),
         "seq": ("USAGE", "SELECT"),
     },
     "reader": dict.fromkeys(("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "versions", *VIEWS, "seq"), READ),

@@ -9,7 +9,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
 
 from outbox_tasks.database import activity
@@ -17,7 +16,6 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds, FeedState
-from outbox_tasks.settings import Settings
 
 BOUND = 10_000
 """Messages of a destination and state are counted up to this, and estimated beyond it."""
@@ -34,11 +32,17 @@ KEYS = 1_000
 MOST_UNKNOWN = 100
 """Destinations that are looked at though they are not configured: a writer can name any number."""
 
-MINUTES, HOUR = 4, 60
-"""Rates are taken over this minute and so many before it; if nothing was sent in these, refusals over the last hour."""
+REFUSALS = 5
+"""Sends that a destination has refused since one arrived, from which on it counts as refusing everything."""
 
-REFUSALS, NEARLY = 5, 20
-"""Sends that were refused, from which on a destination refuses everything, unless more than one of so many arrived."""
+REFUSED_SECONDS = 3600.0
+"""Seconds after the last refusal, after which nobody knows whether the destination still refuses."""
+
+FAILING_SENDS, FAILING_SHARE = 5, 0.2
+"""Failed sends of the last minute, and their share of all, from which on a destination counts as failing."""
+
+RECOVERED_SECONDS = 15.0
+"""Seconds without a failed send after which a destination has recovered, if sends arrive."""
 
 STATES = ("pending", "leased", "handed over", "running", "retrying", "scheduled", "dead")
 """The states of the view outbox_all that are not of the archive."""
@@ -73,16 +77,18 @@ class DestinationStatus:
     """For how many seconds the oldest waiting message could have been sent, also if it is not due now."""
     codes: dict[str, dict[str, int]] = field(default_factory=lambda: {"dead": {}, "retrying": {}})
     """By state, the errors: how many of the counted messages have it."""
-    refused: int = 0
-    """How many sends it has refused lately, if (nearly) all were; else 0."""
-    arrived: int = 0
-    """How many arrived in that time."""
-    refused_within: int = 0
-    """That time, in minutes."""
+    put_off: float | None = None
+    """Seconds until the first of the messages that wait for another try is due."""
     sent: float = 0.0
-    """Messages sent a minute, in the last few minutes."""
+    """Messages that arrived in the last minute."""
     failed: float = 0.0
-    """Failed sends a minute, in the last few minutes."""
+    """Sends that failed in the last minute."""
+    refused: int = 0
+    """How many sends it has refused since one arrived."""
+    arrived_ago: float | None = None
+    """Seconds since the last send that arrived."""
+    failed_ago: float | None = None
+    """Seconds since the last send that failed."""
     breaker: dict[str, Any] = field(default_factory=lambda: {"state": "closed", "failures": 0})
     """Its row of traffic/states.sql, if it is paused or has failed."""
 
@@ -93,19 +99,49 @@ class DestinationStatus:
 
     @property
     def state(self) -> str:
-        """`unknown`: it is not configured here; `refuses`: it answers, but nothing gets through; or the breaker's."""
+        """`unknown`: it is not configured here; `refuses`: it answers, but nothing gets through; `failing`: many of its
+        sends fail; or the breaker's."""
         if not self.configured:
             return "unknown"
-        return "refuses" if self.in_service and self.refused else str(self.breaker["state"])
+        if self.in_service and (self.refuses or self.fails):
+            return "refuses" if self.refuses else "failing"
+        return str(self.breaker["state"])
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it answers, and takes nothing. Where nothing waits and nothing is dead, somebody has seen to it."""
+        lately = self.failed_ago is not None and self.failed_ago < REFUSED_SECONDS
+        return lately and self.refused >= REFUSALS and bool(self.waiting or self.states["dead"])
+
+    @property
+    def share_failed(self) -> float:
+        """The share of the last minute's sends that failed."""
+        return self.failed / (self.sent + self.failed) if self.failed else 0.0
+
+    @property
+    def fails(self) -> bool:
+        """Whether many of its sends fail. It has recovered when sends arrive, and no send has failed for so long that
+        one should have, at the rate of the last minute."""
+        if self.failed < FAILING_SENDS or self.share_failed < FAILING_SHARE:
+            return False
+        gap = min(RECOVERED_SECONDS, 3 * 60 / self.failed)
+        return self.arrived_ago is None or self.failed_ago is None or self.failed_ago <= max(gap, self.arrived_ago)
+
+    @property
+    def waits_for(self) -> float | None:
+        """Seconds until the next try, if nothing is tried before and nothing has arrived since the last failure."""
+        arrives = self.arrived_ago is not None and (self.failed_ago is None or self.arrived_ago < self.failed_ago)
+        return None if arrives else self.put_off
+
+    @property
+    def empty_in(self) -> float | None:
+        """Seconds until all that waits is sent, at the rate of the last minute; None: nothing is sent."""
+        return self.waiting / self.sent * 60 if self.sent else None
 
     @property
     def waiting(self) -> int:
         """How many messages wait to be sent, also those that wait for another try."""
         return self.states["pending"] + self.states["retrying"]
-
-    def stale(self, settings: Settings) -> bool:
-        """Whether a message has been due for longer than `stale_after`, although the destination is in service."""
-        return self.in_service and (self.oldest or 0.0) > settings.stale_after
 
 
 Destinations = Mapping[str, DestinationStatus]
@@ -169,26 +205,12 @@ def cut(found: Destinations) -> bool:
     return sum(not one.configured for one in found.values()) >= MOST_UNKNOWN
 
 
-def _add_sends(database: Database, found: Mapping[str, DestinationStatus]) -> None:
-    """Add how the sends go: the rates, and which destinations refuse everything."""
-    looks = [_tallied(database, minutes) for minutes in (MINUTES, HOUR)]
-    for name, one in found.items():
-        for look, (tallies, minutes) in enumerate(looks):
-            outcomes = tallies.get(name, {})
-            sent, failed, refused = (
-                _sum(outcomes, kind) for kind in (activity.SENT, activity.FAILED, activity.REFUSED)
-            )
-            if not look:
-                one.sent, one.failed = sent / minutes, failed / minutes
-            if sent or refused >= REFUSALS:
-                # Where nothing waits and nothing is dead, somebody has seen to it.
-                if sent * NEARLY <= refused and (one.waiting or one.states["dead"]):
-                    one.refused, one.arrived, one.refused_within = refused, sent, ceil(minutes)
-                break
-
-
-def _sum(outcomes: Mapping[str, int], kind: Iterable[str]) -> int:
-    return sum(outcomes.get(outcome, 0) for outcome in kind)
+def _add_sends(database: Database, statuses: Mapping[str, DestinationStatus]) -> None:
+    """Add how the sends went lately."""
+    for row in database.ask("report/lately.sql", arrived=[*activity.SENT], failures=[*activity.FAILED]):
+        if (status := statuses.get(row.destination)) is not None:
+            status.sent, status.failed, status.refused = row.sent, row.failed, row.refused
+            status.arrived_ago, status.failed_ago = row.arrived_ago, row.failed_ago
 
 
 def _add(
@@ -204,6 +226,8 @@ def _add(
             codes = one.codes[row.state]
             codes[row.code] = codes.get(row.code, 0) + row.counted
         one.dead_for = _longest(one.dead_for, row.dead_for)
+        if row.state == "retrying" and row.next is not None:
+            one.put_off = row.next if one.put_off is None else min(one.put_off, row.next)
     if estimates is not None:
         states |= Counter(estimates)  # the larger of both: no estimate is below what was counted
         one.estimated |= set() if exact else states.keys()
@@ -225,22 +249,6 @@ def _sampled(database: Database) -> tuple[dict[Part, dict[str, int]], bool]:
 def _longest(*ages: float | None) -> float | None:
     """In seconds, at most some centuries: anybody can write an infinite time."""
     return max((min(age, 1e10) for age in ages if age is not None), default=None)
-
-
-def rates(database: Database, minutes: int = MINUTES) -> dict[str, dict[str, float]]:
-    """Outcomes a minute, by destination, in this minute and the last few."""
-    found, exact = _tallied(database, minutes)
-    return {name: {what: count / exact for what, count in outcomes.items()} for name, outcomes in found.items()}
-
-
-def _tallied(database: Database, minutes: int) -> tuple[dict[str, dict[str, int]], float]:
-    """Outcomes by destination in this minute and so many before it; and how many minutes that are."""
-    found: dict[str, dict[str, int]] = defaultdict(dict)
-    exact = float(minutes)
-    for row in database.ask("report/tallied.sql", minutes=minutes):
-        found[row.destination][row.outcome] = row.counted
-        exact = row.minutes
-    return found, exact
 
 
 def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:

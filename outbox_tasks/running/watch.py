@@ -38,7 +38,7 @@ from outbox_tasks.wire.celery_message import RUN
 
 log = logger(__name__)
 
-EVERY = 10.0
+EVERY = 5.0
 """Seconds between two heartbeats, and between two renewals at most."""
 
 SHARE = 3

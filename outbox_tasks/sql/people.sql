@@ -92,6 +92,14 @@ CREATE TABLE outbox_tallies (
   PRIMARY KEY (minute, destination, outcome)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
+-- How the sends to a destination went last.
+CREATE TABLE outbox_sends (
+  destination text PRIMARY KEY,
+  arrived_at  timestamptz,                 -- the last one that arrived
+  failed_at   timestamptz,                 -- the last one that failed
+  refused     bigint NOT NULL DEFAULT 0    -- how many the destination has refused since one arrived
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
 -- What people are told of, each once; and what is still to be posted.
 CREATE TABLE outbox_alerts (
   name        text PRIMARY KEY,

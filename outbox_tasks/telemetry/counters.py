@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import Celery
 
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import FAILED, LATE, REFUSED, SENT
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.per_process import PerProcess
@@ -33,7 +33,7 @@ EVERY = 2.0
 BROKEN = 10.0
 """The same after a write has failed."""
 
-INTERVAL = 10
+INTERVAL = 5
 """Seconds of which the outcomes are counted together."""
 
 MOST = 10_000
@@ -155,7 +155,8 @@ class Counters:
                 {"ago": max(0.0, now - (interval + 1) * INTERVAL), "destination": to, "outcome": outcome, "count": n}
                 for (interval, to, outcome), n in counts.items()
             ]
-            store.ask("report/tally.sql", counted=json.dumps(rows))
+            outcomes = {"arrived": [*SENT], "failures": [*FAILED], "refusals": [*REFUSED]}
+            store.ask("report/tally.sql", counted=json.dumps(rows), **outcomes)
             counts.clear()  # don't write them again if the next statement fails
         if runs:
             seen = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]

@@ -29,7 +29,7 @@ from outbox_tasks.worker.resources import ConsumerStep, Resources
 
 log = logger(__name__)
 
-EVERY = 10.0
+EVERY = 5.0
 """Seconds between two heartbeats."""
 
 

@@ -50,7 +50,7 @@ class Route:
 LOOK, PAYLOAD, ACT = Role.LOOK, Role.PAYLOAD, Role.ACT
 
 ROUTES = [
-    Route("GET", "/", LOOK, start.start, "Start"),
+    Route("GET", "/", LOOK, start.start, "Start", without_tables=True),
     Route("GET", "/destinations/{name}", LOOK, destinations.destination),
     Route("POST", "/destinations/{name}/pause", ACT, destinations.pause),
     Route("POST", "/destinations/{name}/resume", ACT, destinations.resume),

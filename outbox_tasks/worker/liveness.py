@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from math import inf
 
-from outbox_tasks.database.activity import LATE
+STUCK_SECONDS = 30.0
+"""For so long a loop may stand still on a busy machine."""
 
 TICK = 2.0
 """Seconds between two ticks of a worker's loop."""
@@ -38,7 +39,7 @@ class Liveness:
         """Seconds since the loop last turned while it was connected, or since the start."""
         return time.monotonic() - self._ticked
 
-    def trouble(self, patience: float = LATE) -> str | None:
+    def trouble(self, patience: float = STUCK_SECONDS) -> str | None:
         """What has been wrong for more than `patience` seconds; None if nothing has."""
         age = self.age
         if age <= patience or (self.connected and self._solo and age < _running_for_at_most()):

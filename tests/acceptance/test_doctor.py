@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
-from outbox_tasks.operating.doctor import Finding, Severity, examine
+from outbox_tasks.operating.problems import Problem, Severity, examine
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import Rows, Stream, eventually
 
@@ -66,13 +66,13 @@ def running(relay: Relay) -> None:
     relay.ready()
 
 
-def found(relay: Relay, *only: str) -> dict[str, Finding]:
-    return {finding.code: finding for finding in examine(relay.settings, only=only).findings}
+def found(relay: Relay, *only: str) -> dict[str, Problem]:
+    return {finding.code: finding for finding in examine(relay.settings, only=only).everything}
 
 
-def told(relay: Relay, code: str) -> Finding:
+def told(relay: Relay, code: str) -> Problem:
     """A finding that may come late: a worker that was just started, on a busy machine, takes its time to answer."""
-    finding: Finding = eventually(lambda: found(relay, code).get(code))
+    finding: Problem = eventually(lambda: found(relay, code).get(code))
     return finding
 
 
@@ -128,7 +128,7 @@ def test_two_workers_of_one_name(relay: Relay, start: Start) -> None:
 def test_a_worker_whose_time_limit_outlasts_the_lease(relay: Relay) -> None:
     assert found(relay, "lease_short") == {}
     shorter = relay.settings.replace(queue_lease=30, send_timeout=2)
-    [finding, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).findings)
+    [finding, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).everything)
     assert "is 25 s, and its lease lasts 20 s" in finding.fact
 
 
@@ -136,7 +136,7 @@ def test_a_worker_that_writes_no_heartbeat_here(relay: Relay, rows: Rows, engine
     """As if it worked on another database."""
     h = rows.tables.heartbeats
 
-    def forgotten() -> Finding | None:
+    def forgotten() -> Problem | None:
         with engine.begin() as connection:
             connection.execute(h.delete().where(h.c.kind == "worker"))
         return found(relay, "no_heartbeat").get("no_heartbeat")
@@ -169,7 +169,7 @@ def test_a_task_that_the_workers_of_its_queue_do_not_know(
         for task, queue in (("celery.backend_cleanup", "celery"), ("elsewhere.notify", "celery"), ("a.b", "nobody's")):
             outbox.apply_async(session, task, queue=queue)
     worker = start("-Q", "celery,events", "-n", "shop@%h")
-    findings = examine(settings, only=["task_unknown"]).findings
+    findings = examine(settings, only=["task_unknown"]).everything
     assert [finding.fact.partition(" of ")[2].partition(",")[0] for finding in findings] == [
         "elsewhere.notify", "shop.on_event",
     ]  # fmt: skip

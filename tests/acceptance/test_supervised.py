@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.operating.doctor import examine as diagnose
+from outbox_tasks.operating.problems import examine as diagnose
 from outbox_tasks.operating.health import examine
 from outbox_tasks.operating.messages.life import life
 from tests.acceptance.nodes import Relay, Worker, freeze
@@ -203,7 +203,7 @@ def test_a_task_that_a_worker_does_not_know_is_sent_again_until_one_does(shop: S
     assert f"not known by {old.hostname()}" in [event.text for event in life(dict(shop.shown(id)._mapping))]
     told = f"{old.hostname()} got the task shop.new, and does not know it"
     eventually(lambda: told in [problem.text for problem in examine(shop.relay.settings)])
-    [finding] = diagnose(shop.relay.settings, only=["task_unknown"]).findings
+    [finding] = diagnose(shop.relay.settings, only=["task_unknown"]).everything
     assert f"{old.hostname()} takes from the queue of shop.new, and does not know this task" in finding.fact
     old.kill()
     new = start("new")

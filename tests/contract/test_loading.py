@@ -14,7 +14,7 @@ import pytest
 
 from outbox_tasks.destinations import batch_size_of, load
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
-from outbox_tasks.operating.doctor.addresses import addresses
+from outbox_tasks.operating.problems.addresses import addresses
 from tests.contract.messages import configured
 
 

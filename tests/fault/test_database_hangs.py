@@ -19,7 +19,7 @@ from lab.trace import Trace
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.operating.doctor import examine
+from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.acceptance.nodes import Relay
@@ -153,7 +153,7 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
         store = undone.enter_context(closing(Store.connect(before)))
         assert store.note_lost_commits() is None
         assert store.note_lost_commits() is None
-        assert [finding.code for finding in examine(before, only=["timeline_changed"]).findings] == []
+        assert [finding.code for finding in examine(before, only=["timeline_changed"]).everything] == []
         trace = Trace(database.engine, database.schema)
         trace.install()
         ids = database.rows.insert(3)
@@ -175,7 +175,7 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
         assert (str(waits.id), waits.last_error_code) == (later[0], None)
         found = Trace(other, database.schema).check()
         assert not found.wrong, str(found)
-        [said] = examine(after, only=["timeline_changed"]).findings
+        [said] = examine(after, only=["timeline_changed"]).everything
         assert "00000002" in said.fact
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from outbox_tasks.operating.doctor import Finding, examine
+from outbox_tasks.operating.problems import Problem, examine
 from outbox_tasks.settings import Settings
 
 NOBODY = "redis://127.0.0.1:1/0"
@@ -15,9 +15,9 @@ NOBODY = "redis://127.0.0.1:1/0"
 Sql = Callable[..., None]
 
 
-def found(settings: Settings, *only: str) -> dict[str, Finding]:
+def found(settings: Settings, *only: str) -> dict[str, Problem]:
     """What the doctor finds of these codes, or of all, by code; of several findings of one code the last."""
-    return {finding.code: finding for finding in examine(settings, only=only).findings}
+    return {finding.code: finding for finding in examine(settings, only=only).everything}
 
 
 def sql(engine: Engine, schema: str) -> Sql:

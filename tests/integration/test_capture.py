@@ -38,7 +38,7 @@ from outbox_tasks.errors import (
     UnsupportedSession,
 )
 from outbox_tasks.model import Step
-from outbox_tasks.operating.doctor import examine
+from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
@@ -401,7 +401,7 @@ class TestEagerApps:
         late.config_from_object({"task_always_eager": True})
         assert late.conf.task_always_eager
         assert "The Celery app 'late' is eager" in caplog.text
-        [finding] = examine(outbox.settings, late, ["always_eager"]).findings
+        [finding] = examine(outbox.settings, late, ["always_eager"]).everything
         assert (finding.code, finding.fact in caplog.text) == ("always_eager", True)
 
     def test_with_django_what_waits_for_the_commit_goes_on_waiting(

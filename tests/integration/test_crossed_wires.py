@@ -15,7 +15,7 @@ from outbox_tasks import cli
 from outbox_tasks.celery import make_app
 from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.operating.doctor import Severity, examine
+from outbox_tasks.operating.problems import Severity, examine
 from outbox_tasks.operating.health import examine as health
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
@@ -63,7 +63,7 @@ def codes(settings: Settings) -> list[str]:
 
 
 def crossed(settings: Settings) -> list[str]:
-    return [finding.fact for finding in examine(settings, only=["crossed_wires"]).findings]
+    return [finding.fact for finding in examine(settings, only=["crossed_wires"]).everything]
 
 
 def claim(resources: Resources) -> str:
@@ -128,7 +128,7 @@ def test_two_settings_that_name_two_places_are_named(
         (tmp_path / "outbox.toml").write_text(f'database_url = "{text_of(database)}"\nbroker_url = "{broker}"\n')
         monkeypatch.setenv("OUTBOX_DATABASE_URL", text_of(place))
         monkeypatch.setenv("OUTBOX_BROKER_URL", str(mine.broker_url))
-        return [finding.fact for finding in examine(Settings(), only=["two_places"]).findings]
+        return [finding.fact for finding in examine(Settings(), only=["two_places"]).everything]
 
     assert found(place, str(mine.broker_url)) == []
     assert found(place.set(host="localhost"), f"{mine.broker_url};redis://other/0") == []
@@ -137,7 +137,7 @@ def test_two_settings_that_name_two_places_are_named(
     assert "/outbox, and outbox.toml names postgresql://" in database
     assert broker == f"OUTBOX_BROKER_URL names {mine.broker_url}, and outbox.toml names redis://other/0."
     app = Celery(broker="redis://other/1", set_as_current=False)
-    findings = examine(mine, app, only=["two_places"]).findings
+    findings = examine(mine, app, only=["two_places"]).everything
     assert f"OUTBOX_BROKER_URL names {mine.broker_url}, and the Celery app names redis://other/1." in [
         finding.fact for finding in findings if finding.severity is Severity.WARNING
     ]

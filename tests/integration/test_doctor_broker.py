@@ -9,7 +9,7 @@ import redis
 from celery import Celery
 
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.operating.doctor import Severity, examine
+from outbox_tasks.operating.problems import Severity, examine
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows
 from tests.integration.doctoring import NOBODY, found
@@ -47,12 +47,12 @@ def test_a_healthy_broker_has_no_finding(there: Settings, client: redis.Redis) -
 
 def test_an_unreachable_broker_is_one_finding_and_the_rest_is_checked(settings: MakeSettings, rows: Rows) -> None:
     seen = examine(settings(broker_url=NOBODY.replace("//", "//:secret@")))
-    assert [finding.code for finding in seen.findings if finding.code.startswith("broker")] == ["broker_away"]
+    assert [finding.code for finding in seen.everything if finding.code.startswith("broker")] == ["broker_away"]
     assert "secret" not in str(seen)
     parts = {part.subject: part for part in seen.parts}
     assert parts["Broker"].skipped
     assert parts["Tables"].in_order
-    assert not parts["Tables"].findings
+    assert not parts["Tables"].everything
 
 
 def test_a_broker_that_is_not_configured(settings: MakeSettings) -> None:
@@ -131,7 +131,7 @@ def test_another_app_in_the_database_of_an_app_that_has_a_prefix(
             shop.conf.broker_transport_options = {"global_keyprefix": prefix}
             with shop.connection_for_write() as connection:
                 shop.amqp.queues["shop"](connection.default_channel).declare()
-        findings = examine(relay.settings, mine, ["shared_broker"]).findings
+        findings = examine(relay.settings, mine, ["shared_broker"]).everything
         assert [finding.code for finding in findings] == ["shared_broker"] * seen
     mine.close()
 

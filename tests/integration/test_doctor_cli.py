@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.operating.doctor import CODES, checks, examine
-from outbox_tasks.operating.doctor.site import Site
+from outbox_tasks.operating.problems import CODES, checks, examine
+from outbox_tasks.operating.problems.site import Site
 from tests.conftest import MakeSettings, Rows, Stream
 from tests.integration.doctoring import NOBODY
 
@@ -106,10 +106,10 @@ def test_a_check_that_fails_is_a_finding_and_stops_no_other(
     with engine.begin() as connection:
         connection.exec_driver_sql(f"ALTER TABLE {schema}.outbox_heartbeats RENAME TO elsewhere")
     seen = examine(settings())
-    failed = [finding for finding in seen.findings if finding.code == "check_failed"]
+    failed = [finding for finding in seen.everything if finding.code == "check_failed"]
     assert failed
     assert any("no_beat" in finding.cause for finding in failed)
-    assert "dead_letters" not in {finding.code for finding in seen.findings}
+    assert "dead_letters" not in {finding.code for finding in seen.everything}
     # no destination takes tasks, and there are no feeds
     assert {part.subject for part in seen.parts} == {*checks.SUBJECTS} - {checks.TASKS, checks.FEEDS}
 

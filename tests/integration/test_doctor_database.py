@@ -11,18 +11,18 @@ from sqlalchemy import Engine, make_url, text
 
 from lab.proxy import Proxy
 from outbox_tasks.operating import health
-from outbox_tasks.operating.doctor import Finding, Severity, clocks, examine
-from outbox_tasks.operating.doctor.checks import DATABASE
+from outbox_tasks.operating.problems import Problem, Severity, clocks, examine
+from outbox_tasks.operating.problems.checks import DATABASE
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows
 from tests.integration import pgbouncer
 from tests.integration.doctoring import found
 
 
-def of_the_database(settings: Settings) -> tuple[list[Finding], list[str]]:
+def of_the_database(settings: Settings) -> tuple[list[Problem], list[str]]:
     """What is found, and what is in order."""
     [part] = [part for part in examine(settings).parts if part.subject == DATABASE]
-    return part.findings, part.in_order
+    return part.everything, part.in_order
 
 
 def test_a_healthy_server_has_no_finding(settings: MakeSettings, rows: Rows) -> None:
@@ -34,7 +34,7 @@ def test_a_healthy_server_has_no_finding(settings: MakeSettings, rows: Rows) -> 
 
 def test_an_unreachable_server_is_one_finding_and_the_rest_is_checked(settings: MakeSettings, broker_url: str) -> None:
     seen = examine(settings(database_url="postgresql://me:secret@127.0.0.1:1/outbox", broker_url=broker_url))
-    away = [finding for finding in seen.findings if finding.code not in ("no_workers", "destination_away")]
+    away = [finding for finding in seen.everything if finding.code not in ("no_workers", "destination_away")]
     assert [finding.code for finding in away] == ["database_away"]
     assert "postgresql://me:***@127.0.0.1:1/outbox can't be reached" in away[0].fact
     assert "secret" not in str(seen)
@@ -80,7 +80,9 @@ def test_a_clock_that_differs(
     """This host's, which we can change, in place of the server's."""
     assert found(settings(), "clock_skew") == {}
     monkeypatch.setattr(clocks, "time", SimpleNamespace(time=lambda: time.time() - apart))
-    differs = [finding for finding in examine(settings(), only=["clock_skew"]).findings if finding.code == "clock_skew"]
+    differs = [
+        finding for finding in examine(settings(), only=["clock_skew"]).everything if finding.code == "clock_skew"
+    ]
     assert [finding.fact.split("'")[0] for finding in differs] == ["The database", "The broker"]
     assert ("ahead of" if apart > 0 else "behind") in differs[0].fact
     assert differs[0].severity is (Severity.ERROR if abs(apart) > 300 else Severity.WARNING)
@@ -136,7 +138,7 @@ def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows
         assert "database_slow" not in found(slow)
         proxy.delay = 0.15  # each way
         began = time.monotonic()
-        [finding] = [one for one in examine(slow).findings if one.code == "database_slow"]
+        [finding] = [one for one in examine(slow).everything if one.code == "database_slow"]
         assert time.monotonic() - began < 25
         assert "a round trip takes 0." in finding.fact
         began = time.monotonic()

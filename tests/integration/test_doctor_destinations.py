@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.operating.doctor import Severity, examine
-from outbox_tasks.operating.doctor.addresses import Address
-from outbox_tasks.operating.doctor.destinations import connection_errors
+from outbox_tasks.operating.problems import Severity, examine
+from outbox_tasks.operating.problems.addresses import Address
+from outbox_tasks.operating.problems.destinations import connection_errors
 from tests.certificates import self_signed
 from tests.conftest import MakeSettings, Stream
 from tests.integration.doctoring import found

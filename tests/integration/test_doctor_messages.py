@@ -15,7 +15,7 @@ from sqlalchemy import Engine, func, insert, text, update
 
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.operating import health, pauses, status
-from outbox_tasks.operating.doctor import Severity, examine
+from outbox_tasks.operating.problems import Severity, examine
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.claim import QUEUE_SHORT
 from outbox_tasks.relay.store import Store

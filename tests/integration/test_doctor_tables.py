@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.operating.doctor import Severity
+from outbox_tasks.operating.problems import Severity
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 from tests.integration.doctoring import Sql, found, sql

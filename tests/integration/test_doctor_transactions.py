@@ -17,7 +17,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.operating.doctor import Finding, Severity, transactions
+from outbox_tasks.operating.problems import Problem, Severity, transactions
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, eventually
 from tests.integration.doctoring import found
@@ -36,7 +36,7 @@ def session(engine: Engine) -> Iterator[tuple[Connection, int]]:
         yield connection, pid
 
 
-def of(settings: Settings, code: str, pid: int) -> Finding | None:
+def of(settings: Settings, code: str, pid: int) -> Problem | None:
     """The finding, if it is of this session: others may be on the same server."""
     finding = found(settings, code).get(code)
     return (

@@ -13,7 +13,7 @@ from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.model import Step
-from outbox_tasks.operating.doctor import tables
+from outbox_tasks.operating.problems import tables
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_all

@@ -29,7 +29,7 @@ def test_every_setting_on_the_page_exists() -> None:
 
 def test_every_worker_that_is_shown_has_a_name_of_its_own() -> None:
     """Two of one name on a host answer for each other, and make `status`, `health` and `doctor` raise false alarms."""
-    kinds = ("docs", "examples", "workers", "outbox_tasks/operating/doctor")
+    kinds = ("docs", "examples", "workers", "outbox_tasks/operating/problems")
     found = [path for kind in kinds for path in (ROOT / kind).rglob("*.*")] + [ROOT / "README.md"]
     shown = [
         line

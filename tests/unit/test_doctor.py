@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outbox_tasks.operating.doctor import CODES, broker
-from outbox_tasks.operating.doctor.addresses import Address, addresses
+from outbox_tasks.operating.problems import CODES, broker
+from outbox_tasks.operating.problems.addresses import Address, addresses
 from outbox_tasks.settings.destination import Destination
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, UnknownDestination, WebhookFailed
 from outbox_tasks.model import Outcome, Step, Verdict
-from outbox_tasks.operating.doctor.finding import error
+from outbox_tasks.operating.problems.problem import error
 from outbox_tasks.relay.publishers import send
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.settings import Settings

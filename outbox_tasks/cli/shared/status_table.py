@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from outbox_tasks import __version__
 from outbox_tasks.cli.shared.output import cell
-from outbox_tasks.database.activity import LATE
-from outbox_tasks.operating.status import STATES, feed_state, keys_held_up
+from outbox_tasks.cli.shared.problems_shown import shown
+from outbox_tasks.database.schema import VERSION
+from outbox_tasks.operating.heartbeats import Heartbeat
+from outbox_tasks.operating.overview import DestinationStatus, cut
+from outbox_tasks.operating.status import STATES, Status, feed_state
+from outbox_tasks.relay.store.feeds import FeedState
+from outbox_tasks.settings import Settings
 from outbox_tasks.text import many, number, one_line, span
 
 STYLES = {
-    "closed": "green", "refuses": "red", "open": "red", "trying": "yellow", "paused": "yellow", "unknown": "red",
+    "closed": "green", "refuses": "red", "failing": "red", "open": "red", "trying": "yellow", "paused": "yellow",
+    "unknown": "red",
 }  # fmt: skip
 """The states of destinations, as `DestinationStatus.state` names them."""
-
-TROUBLES = (
-    (("refuses",), "✗", "refuses everything", "bold red"), (("open", "trying"), "!", "circuit open", "yellow"),
-)  # fmt: skip
-"""States of destinations that the headline names: the sign, the words and the style."""
 
 COUNTS = (
     ("leased", "leased", ""), ("handed", "handed over", ""), ("runs", "running", ""), ("retry", "retrying", "yellow"),
@@ -33,136 +34,133 @@ COUNTS = (
 SUPERVISED = ("handed over", "running")
 """States that are shown only if there are such messages."""
 
-FEEDS = 20
-"""Feeds that are shown."""
+FEEDS_SHOWN = 20
 
-NARROW = 100
+NARROW_COLUMNS = 110
 """Columns of a terminal below which queues are named by their last word, and a state is below its destination."""
 
-Found = Mapping[str, Any]
+
+def status_shown(status: Status, settings: Settings, width: int) -> RenderableType:
+    """The problems, then what waits, then who is at work."""
+    narrow = width < NARROW_COLUMNS
+    parts: list[RenderableType] = [*shown(status.examination.problems, causes=False)]
+    parts = parts or [Text("✓ in order", style="bold green")]
+    if status.destinations:
+        parts += [Text(), _destinations(status, settings, narrow)]
+    if status.feeds:
+        parts += [Text(), _feeds(status.feeds, settings)]
+    workers = [*status.heartbeats.workers, *status.heartbeats.supervising]
+    if workers:
+        parts += [Text(), _workers(workers, short=narrow)]
+    return Group(*parts, Text(), _footer(status))
 
 
-def status_shown(found: Found, width: int) -> RenderableType:
-    """What `cli.status.snapshot` found: the worst first."""
-    narrow = width < NARROW
-    parts: list[RenderableType] = [_headline(found), Text(), _destinations(found, narrow), *_reasons(found), Text()]
-    if found["feeds"]:
-        parts += [_feeds(found), Text()]
-    if found["workers"]:
-        parts += [_workers(found, short=narrow), Text()]
-    return Group(*parts, _footer(found))
-
-
-def _headline(found: Found) -> RenderableType:
-    lines = [cell(f"✗ {finding['text']}", "bold red") for finding in found["findings"]]
-    for state, sign, what, style in TROUBLES:
-        if names := [one["name"] for one in found["destinations"] if one["state"] in state]:
-            lines.append(cell(f"{sign} {what}: {', '.join(names)}", style))
-    lines = lines or [Text("✓ in order", style="bold green")]
-    if found["dead_letters"]:
-        lines.append(cell(f"! {found['dead_letters']}", "yellow"))
-    return Group(*lines)
-
-
-def _destinations(found: Found, narrow: bool) -> Table:
-    supervised = any(one["states"][state] for one in found["destinations"] for state in SUPERVISED)
+def _destinations(status: Status, settings: Settings, narrow: bool) -> Table:
+    destinations = status.destinations
+    supervised = any(each.states[state] for each in destinations.values() for state in SUPERVISED)
     columns = [column for column in COUNTS if supervised or column[1] not in SUPERVISED]
-    titles = ("due", *(title for title, *_ in columns), "oldest", "sent\n/min", "failed\n/min")
+    titles = (
+        "due",
+        *(title for title, *_ in columns),
+        "oldest",
+        "sent\n/min",
+        "failed\n/min",
+        "last\nsent",
+        "empty\nin",
+    )
     table = _plain_table("destination", *(() if narrow else ("state",)), right=titles)
-    for one in found["destinations"]:
-        rough = one["estimated"]
-        waits_long = one["oldest"] is not None and one["oldest"] > found["stale_after"]
+    for name, each in sorted(destinations.items()):
+        rough = each.estimated
+        waits_long = each.oldest is not None and each.oldest > settings.stale_after
         table.add_row(
-            *((_below(one),) if narrow else (cell(one["name"]), _state(one))),
-            _count(one["due"], estimated="pending" in rough),
-            *(_count(one["states"][state], estimated=state in rough, style=style) for _, state, style in columns),
-            Text("-" if one["oldest"] is None else span(one["oldest"]), style="red" if waits_long else ""),
-            _count(one["sent"]),
-            _count(one["failed"], style="yellow"),
+            *((_below(name, each),) if narrow else (cell(name), _state(each))),
+            _count(each.due, estimated="pending" in rough),
+            *(_count(each.states[state], estimated=state in rough, style=style) for _, state, style in columns),
+            _span(each.oldest, "red" if waits_long else ""),
+            _count(each.sent),
+            _count(each.failed, style="yellow"),
+            _span(each.arrived_ago),
+            _span(each.empty_in if each.waiting else None),
         )
-    if found["more_destinations"]:
+    if cut(destinations):
         table.caption = "and perhaps more that are not configured"
     return table
 
 
-def _state(one: Found) -> Text:
-    return Text(STATES[one["state"]], style=STYLES[one["state"]])
+def _state(status: DestinationStatus) -> Text:
+    return Text(STATES[status.state], style=STYLES[status.state])
 
 
-def _below(one: Found) -> Text:
+def _below(name: str, status: DestinationStatus) -> Text:
     """The name, and below it the state, unless it is in service."""
-    name = cell(one["name"])
-    return name if one["state"] == "closed" else name.append("\n  ").append_text(_state(one))
+    shown_name = cell(name)
+    return shown_name if status.state == "closed" else shown_name.append("\n  ").append_text(_state(status))
+
+
+def _span(seconds: float | None, style: str = "") -> Text:
+    return Text("-" if seconds is None else span(seconds), style=style)
 
 
 def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:
     return Text(number(count, estimated=estimated), style=style if count else "dim")
 
 
-def _reasons(found: Found) -> Iterator[Text]:
-    """Why destinations are not in order: below the table, where there is room."""
-    for one in found["destinations"]:
-        name = one["name"]
-        if one["why"]:
-            yield cell(one["why"], STYLES[one["state"]])
-        if one["held_up"]:
-            yield cell(f"{keys_held_up(name, one['held_up'])}; see `keys`", "yellow")
-
-
-def _feeds(found: Found) -> Table:
+def _feeds(feeds: Sequence[FeedState], settings: Settings) -> Table:
     """The first feeds: those in trouble are in front."""
     table = _plain_table("feed", "state", right=("copied", "waiting", "oldest", "read"))
-    for one in found["feeds"][:FEEDS]:
-        late = one["age"] > found["stale_after"]
-        state = feed_state(one["failing"], one["age"], found["stale_after"])
+    for feed in feeds[:FEEDS_SHOWN]:
+        late = feed.age > settings.stale_after
+        state = feed_state(feed.failing, feed.age, settings.stale_after)
         table.add_row(
-            cell(one["name"]),
-            Text(state, style="red" if late or one["failing"] is not None else "green"),
-            _count(one["copied"]),
-            _count(one["waiting"], style="red" if late else ""),
-            Text(span(one["age"]) if one["waiting"] else "-", style="red" if late else ""),
-            Text("never" if one["looked"] is None else f"{span(one['looked'])} ago"),
+            cell(feed.name),
+            Text(state, style="red" if late or feed.failing is not None else "green"),
+            _count(feed.copied),
+            _count(feed.waiting, style="red" if late else ""),
+            _span(feed.age if feed.waiting else None, "red" if late else ""),
+            Text("never" if feed.looked is None else f"{span(feed.looked)} ago"),
         )
-    if len(found["feeds"]) > FEEDS:
-        table.caption = f"and {len(found['feeds']) - FEEDS:,} more: outbox-tasks feed status"
+    if len(feeds) > FEEDS_SHOWN:
+        table.caption = f"and {len(feeds) - FEEDS_SHOWN:,} more: outbox-tasks feed status"
     return table
 
 
-def _workers(found: Found, *, short: bool) -> Table:
+def _workers(workers: Iterable[Heartbeat], *, short: bool) -> Table:
     table = _plain_table("worker", "queues", "pool", "seen")
-    for one in found["workers"]:
-        queues = [queue.rpartition(".")[2] if short else queue for queue in one.get("queues", ())]
-        pool = f"{one.get('pool')} × {one.get('concurrency')}"
-        lost = one["age"] > LATE
-        seen = f"lost, {span(one['age'])} ago" if lost else f"{span(one['age'])} ago"
-        cells = (one["name"], ", ".join(queues), pool, seen)
-        table.add_row(*(cell(text) for text in cells), style="red" if lost else "")
+    for worker in workers:
+        queues = [queue.rpartition(".")[2] if short else queue for queue in worker.queues]
+        pool = f"{worker.facts.get('pool')} × {worker.facts.get('concurrency')}"
+        seen = f"{span(worker.age)} ago" if worker.alive else f"lost, {span(worker.age)} ago"
+        cells = (worker.name, ", ".join(queues), pool, seen)
+        table.add_row(*(cell(text) for text in cells), style="" if worker.alive else "red")
     return table
 
 
-def _footer(found: Found) -> Text:
-    ran = [f"{kind} {_ago(found[kind])}" for kind in ("claim", "beat", "maintain")]
-    claim = found["claim"]
-    if claim and "seconds" in claim:  # the command drain does not report it
-        held_back = ", held back" if claim["held_back"] else ""
-        drains = f" and {many(claim['drains'], 'drain')}" if claim["drains"] else ""
-        ran[0] += f" ({claim['claimed']:,}{drains} in {claim['seconds']:.2g} s{held_back})"
-    queues, unknown = found["queues"] or {}, one_line(found["queues_unknown"] or "")
-    queues = {name.rpartition(".")[2]: count for name, count in queues.items()}
-    queued = " · ".join(f"{name} {number(count)}" for name, count in queues.items()) or unknown
-    archived = number(found["archived"]["count"], estimated=found["archived"]["estimated"])
+def _footer(status: Status) -> Text:
+    last = status.heartbeats.last
+    ran = [f"{kind} {_ago(last.get(kind))}" for kind in ("claim", "beat", "maintain")]
+    claim = last.get("claim")
+    if claim and "seconds" in claim.facts:  # the command drain does not report it
+        facts = claim.facts
+        held_back = ", held back" if facts["held_back"] else ""
+        drains = f" and {many(facts['drains'], 'drain')}" if facts["drains"] else ""
+        ran[0] += f" ({facts['claimed']:,}{drains} in {facts['seconds']:.2g} s{held_back})"
+    if isinstance(status.queues, dict):
+        queued = " · ".join(f"{name.rpartition('.')[2]} {number(count)}" for name, count in status.queues.items())
+    else:
+        queued = one_line(status.queues)
     lines = [
         "last: " + " · ".join(ran),
-        f"queued: {queued}; drains at work: {found['drains']}; processes that send: {found['processes']}",
-        f"archived: {archived}; outbox-tasks {found['version']}, tables of version {found['tables']}",
+        f"queued: {queued}; drains at work: {status.drains}; processes that send: {status.processes}",
+        f"archived: {number(status.archived, estimated=status.estimated)}; outbox-tasks {__version__}, tables of "
+        f"version {VERSION}",
     ]
     text = Text("\n".join(lines), style="dim")
     text.highlight_words(["held back", "never"], "not dim bold yellow")
     return text
 
 
-def _ago(sign: Found | None) -> str:
-    return f"{span(sign['age'])} ago" if sign else "never"
+def _ago(heartbeat: Heartbeat | None) -> str:
+    return f"{span(heartbeat.age)} ago" if heartbeat else "never"
 
 
 def _plain_table(*titles: str, right: Iterable[str] = ()) -> Table:

@@ -1,6 +1,7 @@
 -- How many messages of each destination are in each state: destination, place, state, code (of the last error, if dead or
 -- retrying), counted; oldest: for how many seconds the first of them has been due; waited: for how many seconds the first
--- could have been sent; dead_for: for how many the first has been dead; full: there may be more, of this place.
+-- could have been sent; dead_for: for how many the first has been dead; next: in how many seconds the first one that waits is due;
+-- full: there may be more, of this place.
 --
 -- destinations: a text[]; most: rows that are counted of each destination and place, those that are due first. So this
 -- reads the beginning of an index for each. What it must know of a message or its trouble, it looks up: one by one.
@@ -49,9 +50,11 @@ SELECT g.destination, g.place, g.state, t.code, sum(g.counted)::bigint AS counte
          g.wanted, CASE WHEN g.state <> 'dead' AND coalesce(m.deliver_at, m.created_at) <= now()
                         THEN coalesce(m.deliver_at, m.created_at) END))) AS waited,
        date_part('epoch', now()) - date_part('epoch', min(g.dead_at)) AS dead_for,
+       date_part('epoch', min(g.next)) - date_part('epoch', now()) AS next,
        sum(sum(g.counted)) OVER (PARTITION BY g.destination, g.place) >= :most AS full
 FROM (
   SELECT r.destination, r.place, r.state, t.code, count(*) AS counted, min(r.seq) AS first, min(r.dead_at) AS dead_at,
+         min(r.since) FILTER (WHERE r.since > now()) AS next,
          min(r.since) FILTER (WHERE r.since <= now()) AS since, min(r.wanted) FILTER (WHERE r.wanted <= now()) AS wanted
   FROM row r
   LEFT JOIN LATERAL (SELECT t.code FROM :schema.outbox_trouble t WHERE t.seq = r.seq AND r.state = 'retrying' LIMIT 1) AS t ON true

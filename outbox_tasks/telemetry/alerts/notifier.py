@@ -197,7 +197,7 @@ class Notifier:
         if table.claims_late():
             self._add(Occurrence("late", "", {}))
         for problem in table.feeds_in_trouble():
-            self._add(Occurrence("feed", problem.about, {"why": problem.text}))
+            self._add(Occurrence("feed", problem.which, {"why": problem.fact}))
         if time.monotonic() >= self._next_deletion:
             self._next_deletion = time.monotonic() + 3600
             table.forget()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating import health, overview
-from outbox_tasks.operating.health import Problem
+from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import Heartbeats
-from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.operating.problems import Connections, Problem, Site, look
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 
@@ -108,7 +108,8 @@ class AlertTable:
         """For how many seconds the oldest message has been due, of each destination that is stale. Those that are not
         configured here count too."""
         found = overview.destinations(self._database, bound=FIRST, estimate=False)
-        return {name: one.oldest or 0.0 for name, one in found.items() if one.stale(self._settings)}
+        late = self._settings.stale_after
+        return {name: one.oldest or 0.0 for name, one in found.items() if one.in_service and (one.oldest or 0) > late}
 
     def claims_late(self) -> bool:
         """Whether statements of claims don't end in time."""
@@ -116,7 +117,8 @@ class AlertTable:
 
     def feeds_in_trouble(self) -> Iterator[Problem]:
         """The feeds that fail, or are late."""
-        return health.feeds(self._settings, Feeds(self._database).states() if self._settings.feeds else [])
+        with closing(Connections(self._settings)) as connections:
+            yield from look(Site(connections), only=("feed_fails", "feed_late")).everything
 
     def failed_runs(self) -> Iterator[Any]:
         """The supervised tasks that have ended dead since the last look, each once: see alert/failed_runs.sql."""

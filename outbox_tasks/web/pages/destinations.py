@@ -9,7 +9,6 @@ from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter, Lookup
 from outbox_tasks.operating.overview import DestinationStatus
-from outbox_tasks.operating.status import why_not_in_order
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
 from outbox_tasks.text import redacted, shell_line
@@ -37,8 +36,8 @@ def destination(visit: Visit) -> Response:
     """All about one destination, also if it is no longer configured."""
     name = visit.arguments["name"]
     found = overview.look_at(visit)
-    one = found.seen.destinations.get(name)
-    if one is None and counted.cut(found.seen.destinations):
+    one = found.destinations.get(name)
+    if one is None and counted.cut(found.destinations):
         alone = visit.look(f"destination {name} alone", lambda: counted.destinations(visit.store, only=name)[name])
         one = alone if any(alone.states.values()) else None
     if one is None:
@@ -51,7 +50,7 @@ def destination(visit: Visit) -> Response:
         name=name,
         one=one,
         state=state,
-        why=why_not_in_order(name, one),
+        problems=overview.of_destination(found, name),
         may_resume=not one.in_service or one.breaker["failures"],
         commands={act: shell_line(act, "--why", "…", *dashes, name) for act in ("pause", "resume")},
         details=visit.look(f"destination {name}", lambda: _details(visit, name, one)),

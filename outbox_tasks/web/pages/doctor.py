@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.operating.doctor import Examination, examine
+from outbox_tasks.operating.problems import Examination, examine
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.web import overview
@@ -60,7 +60,7 @@ class Doctor:
 
     def _examine(self) -> None:
         try:
-            self.found, self.failed = examine(self._settings, self._app), None
+            self.found, self.failed = examine(self._settings, self._app, deep=True), None
         except Exception as error:
             log.exception("the doctor failed")
             self.failed = f"The doctor failed: {type(error).__name__}. The page's log says why."

@@ -16,9 +16,9 @@ SHOWN = 100
 def workers(visit: Visit) -> Response:
     """The workers of the relay, the application's that run supervised tasks, and what they do."""
     found = overview.look_at(visit)
-    beats = found.seen.heartbeats
+    beats = found.heartbeats
     sends = visit.look("sends that run", lambda: visit.store.ask("look/sends.sql", destination=None, most=SHOWN))
-    running = [(name, one) for name, one in found.seen.destinations.items() if one.states["running"]]
+    running = [(name, one) for name, one in found.destinations.items() if one.states["running"]]
     return visit.show(
         "workers.html",
         found=found,

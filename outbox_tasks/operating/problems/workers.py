@@ -4,19 +4,19 @@ broker's database."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
 from typing import Any
 
 from outbox_tasks.broker.names import ALL_QUEUES, DRAIN_TASK, PUBLISH_TASK, queues_of
-from outbox_tasks.operating.doctor.clocks import of_hosts
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
-from outbox_tasks.operating.doctor.live_workers import Worker
-from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.operating.problems.clocks import of_hosts
+from outbox_tasks.operating.problems.live_workers import Worker
+from outbox_tasks.operating.problems.problem import Problem, error, warning
+from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import span
 from outbox_tasks.wire.celery_message import CELERYS_OWN
 
-SCANS = 20
+KEY_SCANS = 20
 """How often a Redis is asked for the next thousand keys. A Redis that only the relay uses has fewer keys in all."""
 
 CLAIMS = "worker -Q outbox.claim,outbox.maintain -n claim@%h"
@@ -44,63 +44,59 @@ A_DATABASE_OF_ITS_OWN = (
 )
 
 
-def served(site: Site) -> Results:
-    """Whether each queue of the relay has a worker."""
-    live = site.workers if "broker" in site.reached else []
+def served(site: Site) -> Problems:
+    """Whether each queue of the relay has a worker, by the heartbeats."""
     heartbeats = site.heartbeats
-    shared = heartbeats.shared_names
-    known = {worker.name for worker in live if worker.answers > 1}
-    yield from (_same_name(Worker(name)) for name in shared if name not in known)
+    for name in heartbeats.shared_names:
+        yield _same_name(name, "Several")
+    if heartbeats.shared_names:
+        return  # one of these workers may consume any queue
+    lost: dict[str, list[str]] = defaultdict(list)
     for queue in queues_of(site.settings):
-        there = [worker for worker in live if not worker.foreign and queue in worker.queues]
-        last, fresh = heartbeats.last_consumer(queue), heartbeats.consumers(queue)
-        seen = None if last is None else last.age
-        if fresh and (there or "broker" not in site.reached):
-            yield Fine(f"{queue} is served")
-        elif fresh:
-            yield Fine(f"{queue} is served, by workers that are too busy to answer")
-        elif shared or not known.isdisjoint(worker.name for worker in heartbeats.workers):
-            continue  # one of the workers that share a name may serve it
-        elif there and "tables" in site.reached:
-            yield _no_heartbeat(queue, there, seen)
-        elif there:
-            yield Fine(f"{queue} is served")
-        elif live or site.reached & {"broker", "tables"}:
-            yield _no_workers(site, queue, seen)
+        if not heartbeats.consumers(queue):
+            last = heartbeats.last_consumer(queue)
+            seen = f"{last.name} was last seen {span(last.age)} ago" if last else "none was ever seen"
+            lost[seen].append(queue)
+    for seen, queues in lost.items():
+        last = heartbeats.last_consumer(queues[0])
+        starts = dict.fromkeys(f"{site.celery} {STARTED_BY[queue]}" for queue in queues)
+        yield error(
+            "no_workers",
+            f"No worker serves {', '.join(queues)}: {seen}.",
+            " ".join(WITHOUT[queue] for queue in queues),
+            "\n".join(starts),
+            which=", ".join(queues),
+            since=last.age if last else None,
+        )
 
 
-def _no_workers(site: Site, queue: str, seen: float | None) -> Finding:
-    asked = "none answers on the broker" if "broker" in site.reached else "the broker could not be asked"
-    last = "no heartbeat is known" if seen is None else f"the last heartbeat was {span(seen)} ago"
-    return error(
-        "no_workers",
-        f"No worker serves the queue {queue}: {asked}, and {last}.",
-        WITHOUT[queue],
-        f"{site.celery} {STARTED_BY[queue]}",
-    )
+def unheard(site: Site) -> Problems:
+    """Whether a worker serves a queue, and writes no heartbeat into this database."""
+    for queue in queues_of(site.settings):
+        there = [worker for worker in site.workers if not worker.foreign and queue in worker.queues]
+        if there and not site.heartbeats.consumers(queue) and not site.heartbeats.shared_names:
+            yield warning(
+                "no_heartbeat",
+                f"{there[0]} serves {queue}, and writes no heartbeat for it here.",
+                "It can't reach this database, or uses another one. Then it takes tasks whose messages it can't find.",
+                "Compare OUTBOX_DATABASE_URL and OUTBOX_DATABASE_SCHEMA of that worker with the ones here, and see its "
+                "log.",
+                which=queue,
+            )
 
 
-def _no_heartbeat(queue: str, there: list[Worker], seen: float | None) -> Finding:
-    last = "never" if seen is None else f"{span(seen)} ago"
-    return warning(
-        "no_heartbeat",
-        f"{there[0]} serves {queue}, but a heartbeat for that queue was last written {last}.",
-        "It can't reach this database, or uses another one. Then it takes tasks whose messages it can't find.",
-        "Compare OUTBOX_DATABASE_URL and OUTBOX_DATABASE_SCHEMA of that worker with the ones here, and see its log.",
-    )
-
-
-def settings(site: Site) -> Results:
+def settings(site: Site) -> Problems:
     """Whether the workers' settings let leases outlast sends, and waits end before the visibility timeout."""
-    found = [finding for worker in site.workers for finding in (*_visibility(site, worker), *_limits(site, worker))]
-    found += [_same_name(worker) for worker in site.workers if worker.answers > 1]
-    found += [_wrong(worker) for worker in site.workers if worker.foreign and worker.queues & {*ALL_QUEUES}]
-    yield from found
-    if site.workers and not found:
-        yield Fine("the workers' timeouts fit together")
+    known = site.heartbeats.shared_names
+    for worker in site.workers:
+        yield from (*_visibility(site, worker), *_limits(site, worker))
+        if worker.answers > 1 and worker.name not in known:
+            yield _same_name(worker.name, str(worker.answers))
+        if worker.foreign and worker.queues & {*ALL_QUEUES}:
+            yield _wrong(worker)
 
 
-def _visibility(site: Site, worker: Worker) -> Iterator[Finding]:
+def _visibility(site: Site, worker: Worker) -> Problems:
     own = site.settings.visibility_timeout
     needed = site.settings.least_visibility_timeout
     seconds = min(worker.visibility, default=own)
@@ -120,10 +116,11 @@ def _visibility(site: Site, worker: Worker) -> Iterator[Finding]:
             if not worker.foreign
             else A_DATABASE_OF_ITS_OWN
         ),
+        which=worker.name,
     )
 
 
-def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
+def _limits(site: Site, worker: Worker) -> Problems:
     for task, lease in {PUBLISH_TASK: site.settings.send_lease, DRAIN_TASK: site.settings.drain_lease}.items():
         attributes = (worker.tasks or {}).get(task)
         found = re.search(r"time_limit=([0-9.]+)", attributes or "")
@@ -136,46 +133,47 @@ def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
             "It may outlast its lease. Meanwhile its messages are claimed and sent a second time.",
             "Give all workers the same send_timeout, statement_timeout and queue_lease, and no time_limit in "
             "task_annotations.",
+            which=f"{worker.name} {task}",
         )
 
 
-def _same_name(worker: Worker) -> Finding:
+def _same_name(name: str, how_many: str) -> Problem:
     return warning(
         "same_name",
-        f"{worker.answers if worker.answers > 1 else 'Several'} workers are called {worker.name}.",
+        f"{how_many} workers are called {name}.",
         "Flower, heartbeats and remote control take them for one. Nobody knows which queues they serve.",
         "Start each with a name of its own: celery … worker -n publish1@%h",
+        which=name,
     )
 
 
-def _wrong(worker: Worker) -> Finding:
+def _wrong(worker: Worker) -> Problem:
     return error(
         "wrong_worker",
         f"The worker {worker} takes from the relay's queues, and does not know the relay's tasks.",
         "It throws these tasks away ('Received unregistered task'). Their messages wait until their leases end.",
         "Start it without the queues outbox.*, or with an app that calls outbox.install(app).",
+        which=worker.name,
     )
 
 
-def clocks(site: Site) -> Results:
+def clocks(site: Site) -> Problems:
     """Whether the clocks of the workers' hosts agree with the database's. Heartbeats have their time."""
     apart: dict[str, float] = {}
     for worker in site.heartbeats.alive:
         if isinstance(time := worker.facts.get("clock"), int | float):
             apart[str(worker.facts.get("host", worker.name))] = time - worker.seen_at.timestamp()
-    if apart:
-        yield of_hosts(apart)
+    yield from of_hosts(apart)
 
 
-def others(site: Site) -> Results:
+def others(site: Site) -> Problems:
     """Whether another Celery app has its queues in the same Redis database."""
     strangers = [worker for worker in site.workers if worker.foreign]
     queues, keys = _bound(site)
-    own = site.app.amqp.queues if site.installed else ()
+    own = site.installed.amqp.queues if site.installed else ()
     ours = {*ALL_QUEUES, *own} | {q for worker in site.workers if not worker.foreign for q in worker.queues}
     foreign = sorted((queues | {q for worker in strangers for q in worker.queues}) - ours)
     if not foreign and not strangers and keys is None:
-        yield Fine("no other app is in the Redis database")
         return
     timeouts = [
         f"{worker} with a visibility timeout of {min(worker.visibility):g} s"
@@ -203,7 +201,7 @@ def _bound(site: Site) -> tuple[set[str], int | None]:
         prefix = str(channel.global_keyprefix)
         tables: set[str] = set()
         cursor = 0
-        for _ in range(SCANS):
+        for _ in range(KEY_SCANS):
             # kombu adds the prefix to all commands here but SCAN.
             cursor, some = client.scan(cursor, match=f"{prefix}_kombu.binding.*", count=1000)
             tables.update(key.decode().removeprefix(prefix) for key in some)
@@ -213,3 +211,19 @@ def _bound(site: Site) -> tuple[set[str], int | None]:
         names = {member.split(channel.sep)[-1] for member in members}
         queues = {name for name in names if not CELERYS_OWN.fullmatch(name)}
         return queues, int(client.dbsize()) if cursor else None
+
+
+def lost(site: Site, name: str) -> Problems:
+    """Whether a worker writes heartbeats, by its node's name."""
+    worker = next((worker for worker in site.heartbeats.workers if worker.name == name), None)
+    if worker is None or not worker.alive:
+        others = ", ".join(worker.name for worker in site.heartbeats.alive) or "none"
+        yield error(
+            "worker_lost",
+            f"{name} {'has no heartbeat' if worker is None else f'was last seen {span(worker.age)} ago'}; those alive: "
+            f"{others}.",
+            "It has ended, hangs, or can't reach the database.",
+            "Read its log, and restart it.",
+            which=name,
+            since=worker.age if worker else None,
+        )

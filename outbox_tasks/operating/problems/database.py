@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from typing import Any
 
-from outbox_tasks.database.connection import PIPE, Database
+import psycopg
+
+from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.connection import PIPE, SLOW_TRIP, Database, lacks_rights
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
-from outbox_tasks.operating.doctor.clocks import compared
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
-from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.operating.health import slow
+from outbox_tasks.operating.problems.clocks import compared
+from outbox_tasks.operating.problems.problem import Problem, error, note, warning
+from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.two_places import two_places
+from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.text import redacted
 
 PREPARED_AFTER = 6
 """psycopg prepares a statement when it runs it for the sixth time."""
 
-FRESH = 7 * 86_400.0
+TIMELINE_SECONDS = 7 * 86_400.0
 """Seconds for which a change of the timeline is told."""
 
-ROUNDS = 5
+POOLER_ROUNDS = 5
 """How often both connections are compared. A pooler hands out the same server process again, unless another client
 comes in between."""
+
+WRITE_SECONDS = 2.0
+"""Seconds that the write which is rolled back may take."""
 
 WANTED = {name: value for name, value in PIPE.items() if name != "TimeZone"}
 """The settings that our statements need. With ISO style the time zone does not matter."""
 
 
-def reach(site: Site) -> Results:
+def reach(site: Site) -> Problems:
     """Whether the database answers. Without that, no other check can run."""
     try:
         row = site.server
     except ConfigurationError as refused:
         yield error(
-            "settings", str(refused), "Without it the doctor can ask the database nothing.", "Set OUTBOX_DATABASE_URL."
+            "settings", str(refused), "Without it nothing can be asked of the database.", "Set OUTBOX_DATABASE_URL."
         )
         return
     except DatabaseUnavailable as away:
         yield _away(site, away)
         return
     site.reached.add("server")
-    yield Fine(f"PostgreSQL {row.version.split()[0]} answers")
     yield from _slow(site)
     if row.standby or row.read_only:
         yield error(
@@ -53,6 +59,8 @@ def reach(site: Site) -> Results:
             if row.standby
             else f"If only the default says so: ALTER ROLE {quoted(row.role)} SET default_transaction_read_only = off;",
         )
+    else:
+        site.reached.add("writes")
     if row.encoding != "UTF8":
         yield error(
             "database_encoding",
@@ -62,12 +70,13 @@ def reach(site: Site) -> Results:
         )
 
 
-def _slow(site: Site) -> Results:
-    if problem := slow(site.store):
+def _slow(site: Site) -> Problems:
+    seconds = site.store.round_trip()
+    if seconds >= SLOW_TRIP:
         site.slow = True
         yield error(
             "database_slow",
-            problem.sentence,
+            f"The database is slow: a round trip takes {seconds:.1f} s.",
             "A claim takes several round trips, and so do begin and settle. Messages arrive late, or not at all: "
             "beyond statement_timeout.",
             "Check the network, a proxy or pooler between, and how busy the server is "
@@ -75,7 +84,7 @@ def _slow(site: Site) -> Results:
         )
 
 
-def _away(site: Site, away: DatabaseUnavailable) -> Finding:
+def _away(site: Site, away: DatabaseUnavailable) -> Problem:
     if "unsupported startup parameter" in away.reason:
         return error(
             "pooler_refuses_options",
@@ -92,20 +101,37 @@ def _away(site: Site, away: DatabaseUnavailable) -> Finding:
     )
 
 
-def pooler(site: Site) -> Results:
-    """Whether a pooler is between us and the server, and whether it keeps track of prepared statements."""
+def writes(site: Site) -> Problems:
+    """Whether a write succeeds. It is rolled back."""
+    seen = json.dumps([{"name": f"probe of {holder()}", "kind": "probe", "ago": 0.0, "facts": {}}])
+    try:
+        with site.store.rolled_back(WRITE_SECONDS) as run:
+            run("report/beat.sql", seen=seen, late=LATE)
+    except (DatabaseUnavailable, psycopg.Error) as refused:
+        if isinstance(refused, DatabaseUnavailable) and lacks_rights(refused):
+            return  # a role that may only look; `rights_missing` says whether the relay's own lacks any
+        reason = refused.reason if isinstance(refused, DatabaseUnavailable) else str(refused).partition("\n")[0]
+        yield error(
+            "database_refuses_writes",
+            f"The database answers, and refuses to write: {reason}.",
+            "Nothing can be claimed, begun or settled. A full disk, a lock or a trigger may be the reason.",
+            "Mend what the database says. See its log, and its free space: "
+            "SELECT pg_size_pretty(pg_database_size(current_database()));",
+        )
+
+
+def pooler(site: Site) -> Problems:
+    """Whether a pooler is between us and the server that keeps no track of prepared statements."""
     if site.slow:  # this takes many round trips, and says little
         return
-    with closing(Database.connect(site.settings)) as one, closing(Database.connect(site.settings)) as other:
+    with closing(Database.connect(site.settings)) as first, closing(Database.connect(site.settings)) as second:
         # A pooler invents the process number that it gives at connecting.
-        if _backend(one).pid == _pid_at_connecting(one):
-            yield Fine("no pooler in between")
+        if _backend(first).pid == _pid_at_connecting(first):
             return
-        pids = [(_backend(one).pid, _backend(other).pid) for _ in range(ROUNDS)]
-        if len({mine for mine, _ in pids}) == 1 and all(mine != theirs for mine, theirs in pids):
-            yield Fine("a pooler in session mode")
-            return
-        kept = [_backend(one).kept for _ in range(PREPARED_AFTER)]
+        pids = [(_backend(first).pid, _backend(second).pid) for _ in range(POOLER_ROUNDS)]
+        if len({ours for ours, _ in pids}) == 1 and all(ours != theirs for ours, theirs in pids):
+            return  # in session mode
+        kept = [_backend(first).kept for _ in range(PREPARED_AFTER)]
     if any(kept):
         yield error(
             "pooler_prepared",
@@ -114,8 +140,6 @@ def pooler(site: Site) -> Results:
             "'prepared statement \"_pg3_0\" already exists'.",
             "Use PgBouncer 1.21 or later with max_prepared_statements = 200; or pool_mode = session for the relay.",
         )
-    else:
-        yield Fine("a pooler in transaction mode, which keeps track of prepared statements")
 
 
 def _backend(database: Database) -> Any:
@@ -129,34 +153,33 @@ def _pid_at_connecting(database: Database) -> int:
         return int(driver.info.backend_pid)
 
 
-def session(site: Site) -> Results:
+def session(site: Site) -> Problems:
     """Whether the relay's connections have the settings that it needs."""
     names = ["statement_timeout", *WANTED]
-    found = {row.name: row.setting for row in site.look("settings", names=names)}
+    in_force = {row.name: row.setting for row in site.look("settings", names=names)}
     limit = site.settings.statement_timeout or 3.0
     # A DateStyle such as `ISO, MDY`: the order of day and month does not matter.
-    wanted = {name: value for name, value in WANTED.items() if found.get(name, "").split(",")[0] != value.split(",")[0]}
-    if found.get("statement_timeout") == "0":
-        wanted["statement_timeout"] = f"{limit * 1000:.0f}"
-    if not wanted:
-        yield Fine("the settings that we rely on and statement_timeout are in force")
-        return
-    role = quoted(site.server.role)
-    yield warning(
-        "session_settings",
-        f"Not in force on the relay's connections: {', '.join(sorted(wanted))}.",
-        "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A bad plan or a hanging "
-        "statement then holds up a worker. With another style or isolation, statements fail.",
-        "\n".join(f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
-    )
+    missing = {
+        name: value for name, value in WANTED.items() if in_force.get(name, "").split(",")[0] != value.split(",")[0]
+    }
+    if in_force.get("statement_timeout") == "0":
+        missing["statement_timeout"] = f"{limit * 1000:.0f}"
+    if missing:
+        role = quoted(site.server.role)
+        yield warning(
+            "session_settings",
+            f"Not in force on the relay's connections: {', '.join(sorted(missing))}.",
+            "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A bad plan or a hanging "
+            "statement then holds up a worker. With another style or isolation, statements fail.",
+            "\n".join(f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in sorted(missing.items())),
+        )
 
 
-def timeline(site: Site) -> Results:
+def timeline(site: Site) -> Problems:
     """Whether a standby has taken over, or a backup was restored."""
-    for row in site.look("timeline", fresh=FRESH):
+    for row in site.look("timeline", fresh=TIMELINE_SECONDS):
         moved = row.timeline != row.now
         if not moved and not row.fresh:
-            yield Fine("the server is on the timeline that it was on")
             continue
         before, since = (row.timeline, "just now") if moved else (row.before, row.changed[:19].replace("T", " "))
         yield warning(
@@ -168,22 +191,20 @@ def timeline(site: Site) -> Results:
         )
 
 
-def settings(site: Site) -> Results:
+def settings(site: Site) -> Problems:
     """Whether a setting stands in two places, with two databases or two brokers."""
-    found = [
-        (warning if two.breaks else note)(
+    for places in two_places(site.settings, site.installed):
+        yield (warning if places.breaks else note)(
             "two_places",
-            two.fact,
-            f"Workers and commands use what {two.used} names. What goes to the other place stays there."
-            if two.breaks
+            places.fact,
+            f"Workers and commands use what {places.used} names. What goes to the other place stays there."
+            if places.breaks
             else "The first value counts.",
             "Take out the value that is not meant.",
+            which=places.ignored,
         )
-        for two in two_places(site.settings, site.installed)
-    ]
-    return or_fine(found, "no two settings name two places")
 
 
-def clock(site: Site) -> Results:
+def clock(site: Site) -> Problems:
     """Whether this host's clock agrees with the database's."""
-    yield compared("database", lambda: site.store.ask("act/now.sql")[0].now.timestamp())
+    yield from compared("database", lambda: site.store.ask("act/now.sql")[0].now.timestamp())

@@ -9,16 +9,16 @@ from contextlib import suppress
 
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
-from outbox_tasks.operating.doctor.addresses import Address, addresses
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
-from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site, ask_all
+from outbox_tasks.operating.problems.addresses import Address, addresses
+from outbox_tasks.operating.problems.problem import Problem, error, note, warning
+from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Problems, Site, ask_all
 from outbox_tasks.text import redacted
 
 CERTIFICATE = "certificate"
 """How the reason begins if the server's certificate is not trusted."""
 
 
-def publishers(site: Site) -> Results:
+def publishers(site: Site) -> Problems:
     """Whether each destination has a publisher that understands its URL, and the client that it needs."""
     configured = site.settings.destinations
     if not configured:
@@ -28,18 +28,17 @@ def publishers(site: Site) -> Results:
             "Add [destinations.<name>] with a url to outbox.toml, or set OUTBOX_CONFIG or OUTBOX_DESTINATIONS.",
         )  # fmt: skip
         return
-    yield Fine(f"{site.settings.origin}; destinations: {', '.join(sorted(configured))}")
-    found = [finding for name in configured for finding in _publisher(site, name)]
-    yield from or_fine(found, "every destination has a publisher")
+    for name in configured:
+        yield from _publisher(site, name)
 
 
-def _publisher(site: Site, name: str) -> Iterable[Finding]:
+def _publisher(site: Site, name: str) -> Problems:
     settings = site.settings
     if settings.broker_url is None and settings.destinations[name].takes_the_relays_broker:
         yield note(
             "destination_unchecked", f"{name} (celery://) was not checked: it sends to the relay's broker, and "
             "OUTBOX_BROKER_URL is not set.", "If an application's workers run the relay, they use its broker.",
-            "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor",
+            "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor", which=name,
         )  # fmt: skip
         return
     cause = "Workers do not start, or the messages of this destination are not sent."
@@ -48,25 +47,24 @@ def _publisher(site: Site, name: str) -> Iterable[Finding]:
     except PublisherNotInstalled as missing:
         yield error(
             "publisher_missing", f"{name} needs a client that is not installed here ({missing.missing}).", cause,
-            f"pip install 'outbox-tasks[{missing.extra}]', here and wherever publish workers run",
+            f"pip install 'outbox-tasks[{missing.extra}]', here and wherever publish workers run", which=name,
         )  # fmt: skip
     except UnknownPublisher as unknown:
         yield error(
             "publisher_missing", f"{name} has the URL scheme {unknown.scheme!r}, but no publisher for it is installed.",
-            cause, f"Correct the URL, or install the package that brings it. There are: {unknown.known}.",
+            cause, f"Correct the URL, or install the package that brings it. There are: {unknown.known}.", which=name,
         )  # fmt: skip
     except ConfigurationError as refused:
-        yield error("destination_url", str(refused), cause, f"Correct the url of [destinations.{name}].")
+        yield error("destination_url", str(refused), cause, f"Correct the url of [destinations.{name}].", which=name)
 
 
-def reachable(site: Site) -> Results:
+def reachable(site: Site) -> Problems:
     """Whether a connection to each destination can be opened. All are tried at the same time."""
     by_name: dict[str, list[Address]] = {}
     for name, destination in site.settings.destinations.items():
         with suppress(ValueError):  # the other check says so
             by_name[name] = list(addresses(destination, site.settings.broker_url))
     answers = connection_errors({address for found in by_name.values() for address in found})
-    good = []
     for name, found in by_name.items():
         failed = {address: why for address in found if (why := answers[address]) is not None}
         where = redacted(site.settings.destinations[name].url)
@@ -80,40 +78,37 @@ def reachable(site: Site) -> Results:
             some = ", ".join(f"{address}: {why}" for address, why in failed.items())
             yield warning(
                 "destination_partly", f"{name}: {len(failed)} of its {len(found)} servers can't be reached ({some}).",
-                "The others do its work.", "Bring them back, or take them out of the URL.",
+                "The others do its work.", "Bring them back, or take them out of the URL.", which=name,
             )  # fmt: skip
-        else:
-            good.append(name)
-    if good:
-        yield Fine(f"a connection to {', '.join(good)} can be opened")
 
 
-def _unchecked(name: str, where: str) -> Finding:
+def _unchecked(name: str, where: str) -> Problem:
     return note(
         "destination_unchecked",
         f"{name} ({where}) was not checked: its URL names no host and port.",
         "The doctor does not know whether it can be reached.",
         "outbox-tasks status shows whether sends to it fail.",
+        which=name,
     )
 
 
-def _unreachable(name: str, where: str, failed: Mapping[Address, str]) -> Finding:
+def _unreachable(name: str, where: str, failed: Mapping[Address, str]) -> Problem:
     some = ", ".join(f"{address}: {why}" for address, why in failed.items())
     if all(why.startswith(CERTIFICATE) for why in failed.values()):
         return error(
             "destination_certificate", f"{name} ({where}) answers with a certificate that is not trusted: {some}.",
             "Sends to it fail, and its messages wait.",
             "Renew the certificate, or have this host trust its issuer (the destination's option for that, or the "
-            "system's certificates).",
+            "system's certificates).", which=name,
         )  # fmt: skip
     return error(
         "destination_away", f"{name} ({where}) can't be reached from here: {some}.",
         "If the publish workers can't reach it either, its messages wait, and spend no attempts.",
-        "Start it, or correct its url. See that its name resolves, and that firewalls let this host out.",
+        "Start it, or correct its url. See that its name resolves, and that firewalls let this host out.", which=name,
     )  # fmt: skip
 
 
-def connection_errors(wanted: Iterable[Address], timeout: float = TIMEOUT) -> Mapping[Address, str | None]:
+def connection_errors(wanted: Iterable[Address], timeout: float = ANSWER_SECONDS) -> Mapping[Address, str | None]:
     """Why a connection to each address can't be opened; None: it can."""
     silent = "its name could not be looked up in time"
     return ask_all(wanted, lambda address: _connection_error(address, timeout), silent, timeout)

@@ -8,8 +8,8 @@ from typing import get_args
 
 from outbox_tasks.database.rights import HOUSEKEEPING, RELATIONS, WRITTEN, Kind, allows, functions, rights
 from outbox_tasks.database.schema import quoted
-from outbox_tasks.operating.doctor.finding import Fine, error, warning
-from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.operating.problems.problem import error, warning
+from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.text import shell_line, some
 
 TABLES = [f"outbox_{name}" for name in RELATIONS]
@@ -23,7 +23,7 @@ Right = tuple[str, str, str | None]
 """A table or function, a privilege, and the column if the privilege is on a column."""
 
 
-def lacking(site: Site) -> Results:
+def lacking(site: Site) -> Problems:
     """Whether the relay's role has the rights that it needs."""
     needed = [{"relation": name, "privilege": one} for name, privileges in rights("relay") for one in privileges]
     lacks: dict[str, list[str]] = {}
@@ -41,15 +41,12 @@ def lacking(site: Site) -> Results:
             "If the relay works with this role, whatever needs them fails: claims, sends, counts, housekeeping.",
             "\n".join(f"GRANT {privileges} ON {what} TO {quoted(role)};" for privileges, _, what in granted),
         )
-    else:
-        yield Fine(f"the role {role} has all rights that it needs")
 
 
-def hidden(site: Site) -> Results:
+def hidden(site: Site) -> Problems:
     """Whether row-level security hides rows from our role."""
     rows = site.look("hidden", names=TABLES)
     if not rows:
-        yield Fine("no row-level security hides rows from it")
         return
     role = quoted(site.server.role)
     switched = "\n".join(
@@ -65,7 +62,7 @@ def hidden(site: Site) -> Results:
     )
 
 
-def surplus(site: Site) -> Results:
+def surplus(site: Site) -> Problems:
     """Whether a role has rights that no kind of role has, of those that it was given."""
     granted: dict[str, set[Right]] = defaultdict(set)
     for row in site.look("grants", names=TABLES, functions=[*WRITTEN, *HOUSEKEEPING]):
@@ -76,7 +73,6 @@ def surplus(site: Site) -> Results:
         if extra := {right for right in rights_ if not any(allows(kind, *right) for kind in kinds)}:
             too_many.append((role, kinds, extra))
     if not too_many:
-        yield Fine("nobody has rights on the tables but those whom `init` gave them")
         return
     yield warning(
         "rights_surplus",

@@ -8,11 +8,12 @@ from functools import cache
 from typing import Any
 
 from outbox_tasks import sql
-from outbox_tasks.database.schema import NO_RIGHTS, VERSION, where
+from outbox_tasks.database.connection import lacks_rights
+from outbox_tasks.database.schema import VERSION, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMismatch, SchemaMissing
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
-from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.operating.doctor.transactions import oldest_snapshot
+from outbox_tasks.operating.problems.problem import Problem, error, note, warning
+from outbox_tasks.operating.problems.site import Problems, Site
+from outbox_tasks.operating.problems.transactions import oldest_snapshot
 from outbox_tasks.text import span
 
 BEHIND = 10
@@ -45,7 +46,7 @@ def _made() -> tuple[dict[str, Options], dict[str, tuple[str, str]]]:
     return options, {name: (table, statement) for statement, name, table in indexes}
 
 
-def version(site: Site) -> Results:
+def version(site: Site) -> Problems:
     """Whether the tables are there, and have the version of this release."""
     place = where(site.settings.database_schema)
     try:
@@ -64,15 +65,14 @@ def version(site: Site) -> Results:
             "run outbox-tasks init of this release.",
         )
     except DatabaseUnavailable as away:
-        if getattr(away.__cause__, "sqlstate", None) != NO_RIGHTS:
+        if not lacks_rights(away):
             raise
         # The next checks say which rights are missing, or that rows are hidden.
     else:
         site.reached.add("tables")
-        yield Fine(f"the tables have version {VERSION}")
 
 
-def days(site: Site) -> Results:
+def days(site: Site) -> Problems:
     """Whether new messages get the numbers of today, and whether few enough days are kept."""
     [row] = site.look("days")
     if row.behind:
@@ -95,11 +95,9 @@ def days(site: Site) -> Results:
             "Keep fewer days: OUTBOX_ARCHIVE_RETENTION. Or restart the server after "
             f"ALTER SYSTEM SET max_locks_per_transaction = {enough};",
         )
-    if not row.behind:
-        yield Fine(f"numbers are given out in order; {row.days:,} days of messages")
 
 
-def indexes(site: Site) -> Results:
+def indexes(site: Site) -> Problems:
     """Whether the indexes that our statements need are there, and PostgreSQL can use them."""
     tables, expected = _made()
     owners = [*tables, *{table for table, _ in expected.values()} - tables.keys()]
@@ -111,8 +109,6 @@ def indexes(site: Site) -> Results:
     if not (lost | invalid) & expected.keys():
         # Without them, counting messages would read all of them.
         site.reached.add("indexes")
-    if not lost | invalid:
-        yield Fine(f"all {len(expected)} indexes are there, and valid")
 
 
 def _same(made: str, columns: list[str]) -> bool:
@@ -120,7 +116,7 @@ def _same(made: str, columns: list[str]) -> bool:
     return named is not None and named[1].split(", ") == [column.strip('"') for column in columns]
 
 
-def _index_missing(site: Site, name: str, table: str, made: str, *, there: bool) -> Finding:
+def _index_missing(site: Site, name: str, table: str, made: str, *, there: bool) -> Problem:
     # An index of a partitioned table can't be built concurrently.
     concurrently = table in _made()[0]
     made = made.replace(f" ON {table}", f" ON {site.qualified(table)}")
@@ -131,31 +127,32 @@ def _index_missing(site: Site, name: str, table: str, made: str, *, there: bool)
         f"The index {name} on {table} " + ("has other columns than ours." if there else "is missing."),
         "Statements that need it read the whole table instead, and get slower with each row.",
         f"{drop}{made};" + ("" if concurrently else "  -- writers wait while it runs"),
+        which=name,
     )
 
 
-def _index_invalid(site: Site, name: str, *, known: bool) -> Finding:
+def _index_invalid(site: Site, name: str, *, known: bool) -> Problem:
     drop = f"DROP INDEX CONCURRENTLY {site.qualified(name)};"
     return (error if known else warning)(
         "index_invalid",
         f"The index {name} is invalid: its build was broken off.",
         "PostgreSQL updates it with each write, but can't use it.",
         f"REINDEX INDEX CONCURRENTLY {site.qualified(name)};" if known else drop,
+        which=name,
     )
 
 
-def vacuuming(site: Site) -> Results:
+def vacuuming(site: Site) -> Problems:
     """Whether autovacuum keeps the tables small."""
     tables = _made()[0]
     rows = site.look("vacuum", tables=list(tables))
     own = {row.name: dict(option.split("=", 1) for option in row.options or []) for row in rows}
-    found = [*_autovacuum_off(site, rows[0], own)]
+    yield from _autovacuum_off(site, rows[0], own)
     for row in rows:
-        found += [*_dead_rows(site, row, own[row.name]), *_changed(site, row.name, own[row.name])]
-    return or_fine(found, f"autovacuum keeps the tables small (dead rows: {sum(row.dead for row in rows):,})")
+        yield from (*_dead_rows(site, row, own[row.name]), *_changed(site, row.name, own[row.name]))
 
 
-def _autovacuum_off(site: Site, server: Any, own: dict[str, Options]) -> Iterator[Finding]:
+def _autovacuum_off(site: Site, server: Any, own: dict[str, Options]) -> Iterator[Problem]:
     off = [setting for setting in ("autovacuum", "track_counts") if getattr(server, setting) == "off"]
     of_tables = [
         name for name, options in own.items()
@@ -171,7 +168,7 @@ def _autovacuum_off(site: Site, server: Any, own: dict[str, Options]) -> Iterato
         yield error("autovacuum_off", what, why, remedy)
 
 
-def _dead_rows(site: Site, row: Any, options: Options) -> Iterator[Finding]:
+def _dead_rows(site: Site, row: Any, options: Options) -> Iterator[Problem]:
     threshold = int(options.get("autovacuum_vacuum_threshold", USUAL + row.live // 5))
     lately = row.vacuumed is not None and row.vacuumed <= site.long
     # If a vacuum has just left so many, something keeps it from removing them.
@@ -186,10 +183,11 @@ def _dead_rows(site: Site, row: Any, options: Options) -> Iterator[Finding]:
             "them.",
             f"VACUUM (VERBOSE) {site.qualified(row.name)};  -- how many are 'dead but not yet removable'"
             + (f"\n{remedy}" if remedy else ""),
+            which=row.name,
         )
 
 
-def _changed(site: Site, name: str, options: Options) -> Iterator[Finding]:
+def _changed(site: Site, name: str, options: Options) -> Iterator[Problem]:
     ours = _made()[0][name]
     lost = {option: value for option, value in ours.items() if option not in options}
     other = {option: options[option] for option, value in ours.items() if options.get(option, value) != value}
@@ -199,6 +197,7 @@ def _changed(site: Site, name: str, options: Options) -> Iterator[Finding]:
             f"{name} has lost options: {', '.join(lost)}.",
             "With the server's defaults, autovacuum waits for a share of the rows: too long with a large backlog.",
             f"ALTER TABLE {site.qualified(name)} SET ({_assigned(lost, ours)});",
+            which=name,
         )
     if other:
         yield note(
@@ -206,6 +205,7 @@ def _changed(site: Site, name: str, options: Options) -> Iterator[Finding]:
             f"{name} has options of your own: {_assigned(other, other)}.",
             "With ours, autovacuum starts after so many dead rows, whatever the table's size.",
             f"If that is not on purpose: ALTER TABLE {site.qualified(name)} SET ({_assigned(other, ours)});",
+            which=name,
         )
 
 

@@ -6,15 +6,15 @@ import json
 from typing import Any
 
 from outbox_tasks.database.schema import quoted
-from outbox_tasks.operating.doctor.finding import Fine, error, note, warning
-from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.operating.problems.problem import error, note, warning
+from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.text import one_line, span
 
 SHOWN = 5
 """Sessions that are named; the others are counted."""
 
-SOON = 10.0
-"""Seconds after which a transaction that holds up all keys is reported."""
+ALL_KEYS_SECONDS = 10.0
+"""Seconds after which a transaction that holds up all keys is told."""
 
 AGED = 1_000_000
 """Number of transactions for which a standby may keep dead rows."""
@@ -22,11 +22,11 @@ AGED = 1_000_000
 KEEPS = "While it lasts, vacuum removes no younger dead row from any table: claims step over more and more of them."
 
 
-def open_for_long(site: Site) -> Results:
+def open_for_long(site: Site) -> Problems:
     """Whether a session has had a transaction open for longer than `stale_after`, or holds up all keys."""
     begun = [row for row in site.sessions if row.age is not None]
     old = [row for row in begun if row.age > site.long]
-    late = {True: min(SOON, site.long), False: site.long}
+    late = {True: min(ALL_KEYS_SECONDS, site.long), False: site.long}
     writers = [row for row in begun if row.keys and row.age > late[row.all_keys]]
     if holding := [row for row in old if row.holds]:
         yield warning(
@@ -34,6 +34,7 @@ def open_for_long(site: Site) -> Results:
             f"{_named(holding)} has a transaction open that keeps dead rows.",
             f"{KEEPS} Mostly it is a report, a backup, or a session that was forgotten.",
             _ended(holding) + "Read long reports from a standby; set idle_in_transaction_session_timeout.",
+            since=holding[0].age,
         )
     yield from _writers(writers)
     reported = holding + writers
@@ -45,11 +46,9 @@ def open_for_long(site: Site) -> Results:
             _ended(idle) + "Set idle_in_transaction_session_timeout for its role.",
         )
     yield from _hidden(site)
-    if not old and not any(row.all_keys for row in writers):
-        yield Fine(f"no transaction is older than {span(site.long)}")
 
 
-def _writers(rows: list[Any]) -> Results:
+def _writers(rows: list[Any]) -> Problems:
     """Sessions that have published messages with keys: other writers' messages of these keys wait for them."""
     if of_all_keys := [row for row in rows if row.all_keys]:
         yield warning(
@@ -58,6 +57,7 @@ def _writers(rows: list[Any]) -> Results:
             "Messages of all keys and destinations that were written later wait for it, so that none overtakes. They "
             "will be stale.",
             _ended(of_all_keys) + "Write so many keys in transactions of some seconds.",
+            since=of_all_keys[0].age,
         )
     if of_some := [row for row in rows if not row.all_keys]:
         keys = of_some[0].keys
@@ -67,10 +67,12 @@ def _writers(rows: list[Any]) -> Results:
             "Messages of the same keys that were written later wait for it, so that none overtakes. They will be "
             "stale.",
             _ended(of_some) + "Keep transactions that publish short.",
+            which="keys",
+            since=of_some[0].age,
         )
 
 
-def _hidden(site: Site) -> Results:
+def _hidden(site: Site) -> Problems:
     if hidden := sum(row.hidden for row in site.sessions):
         yield note(
             "sessions_hidden",
@@ -80,7 +82,7 @@ def _hidden(site: Site) -> Results:
         )
 
 
-def strangers(site: Site) -> Results:
+def strangers(site: Site) -> Problems:
     """Whether a session holds an advisory lock of the outbox, though its role has no right on the outbox."""
     for row in site.look("locks", destinations=json.dumps(list(site.settings.destinations))):
         since = "" if row.age is None else f", for {span(row.age)}"
@@ -92,10 +94,11 @@ def strangers(site: Site) -> Results:
             "or by chance.",
             _ended([row])
             + f"REVOKE CONNECT ON DATABASE {quoted(site.server.database)} FROM PUBLIC, {quoted(row.role)};",
+            which=str(row.pid),
         )
 
 
-def prepared(site: Site) -> Results:
+def prepared(site: Site) -> Problems:
     """Whether nobody has ended a prepared transaction."""
     rows = site.look("prepared", long=site.long)
     if not rows:
@@ -115,7 +118,7 @@ def _literal(name: str) -> str:
     return "'" + one_line(name).replace("'", "''") + "'"
 
 
-def slots(site: Site) -> Results:
+def slots(site: Site) -> Problems:
     """Whether replication slots keep dead rows for a standby."""
     for row in site.look("slots"):
         if row.active and row.age <= AGED:
@@ -126,6 +129,7 @@ def slots(site: Site) -> Results:
             f"The replication slot {row.name!r} keeps dead rows {what}.",
             KEEPS,
             f"Bring the standby back, or if it is gone: SELECT pg_drop_replication_slot('{row.name}');",
+            which=row.name,
         )
 
 

@@ -1,0 +1,53 @@
+"""How commands show problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from outbox_tasks.cli.shared.output import cell
+from outbox_tasks.operating.problems import Examination, Problem, Severity
+from outbox_tasks.text import one_line, printable
+
+SIGNS = {Severity.ERROR: ("✗", "bold red"), Severity.WARNING: ("!", "yellow"), Severity.NOTE: ("i", "cyan")}
+
+CONSEQUENCES_SHOWN = 5
+"""Consequences of a problem that are shown; the others are counted."""
+
+
+def for_programs(examination: Examination) -> list[dict[str, Any]]:
+    """The problems as JSON has them."""
+    return [asdict(problem) for problem in examination.problems]
+
+
+def facts(examination: Examination) -> str:
+    """One line for each problem, and below it one for each that follows from it."""
+    lines = []
+    for root in examination.problems:
+        lines.append(f"{SIGNS[root.severity][0]} {one_line(root.fact)}")
+        lines += [f"  so: {one_line(problem.fact)}" for problem in root.follows]
+    return "\n".join(lines) or "✓ in order"
+
+
+def shown(problems: Iterable[Problem], *, causes: bool) -> Iterator[Padding | Text]:
+    """The problems with what to do about each. `causes`: also where they come from, as the doctor says."""
+    for root in problems:
+        sign, style = SIGNS[root.severity]
+        heading = Text.assemble((f"{sign} ", style), cell(root.fact, style))
+        yield heading.append(f"  [{root.code}]", "dim") if causes else heading
+        if causes:
+            yield _indented(cell(root.cause, "dim"))
+        for line in root.remedy.splitlines():
+            yield _indented(Text.assemble(("→ ", "green"), (printable(line), "green")))
+        for problem in root.follows[:CONSEQUENCES_SHOWN]:
+            yield _indented(Text.assemble(("so: ", "dim"), cell(problem.fact, "dim")))
+        if (rest := len(root.follows) - CONSEQUENCES_SHOWN) > 0:
+            yield _indented(Text(f"so: {rest} more", "dim"))
+
+
+def _indented(line: Text) -> Padding:
+    return Padding(line, (0, 0, 0, 4))

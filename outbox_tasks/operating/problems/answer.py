@@ -1,0 +1,57 @@
+"""What a broker says of itself when it is asked how it is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from kombu import Producer
+
+from outbox_tasks.broker.broker import Broker, queue_length
+from outbox_tasks.broker.names import queues_of
+from outbox_tasks.errors import BrokerUnreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A broker that does not answer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """A broker that answers."""
+
+    lengths: dict[str, int]
+    """How many of Celery's messages wait in each of the relay's queues."""
+    info: dict[str, Any] | None
+    """The INFO of a Redis; None: it is not a Redis."""
+    seconds: float
+    """How long the shortest question took."""
+
+    @classmethod
+    def of(cls, broker: Broker) -> BrokerAnswer | Silence:
+        """Ask it: some round trips."""
+        try:
+            with broker.producer() as producer:
+                producer.connection.ensure_connection(max_retries=1)
+                info = _info(producer)
+                began = time.monotonic()
+                lengths = {queue: queue_length(producer, queue) for queue in queues_of(broker.settings)}
+                seconds = (time.monotonic() - began) / max(1, len(lengths))
+        except BrokerUnreachable as away:
+            return Silence(str(away.reason).rstrip("."))
+        except Exception as failed:  # whatever a transport raises, the broker gives no answer
+            return Silence(f"{type(failed).__name__}: {failed}".rstrip("."))
+        return cls(lengths, info, seconds)
+
+
+def _info(producer: Producer) -> dict[str, Any] | None:
+    """A Redis is asked only for INFO: managed servers forbid CONFIG."""
+    channel = producer.channel
+    if not hasattr(channel, "client"):
+        return None
+    with channel.conn_or_acquire() as client:
+        return dict(client.info())

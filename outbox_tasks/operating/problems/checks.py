@@ -1,0 +1,106 @@
+"""All checks, and their order: what is nearer to the ground comes first."""
+
+from __future__ import annotations
+
+from outbox_tasks.operating.problems import (
+    broker,
+    database,
+    destinations,
+    feeds,
+    periodic,
+    rights,
+    sends,
+    tables,
+    tasks,
+    transactions,
+    waiting,
+    workers,
+)
+from outbox_tasks.operating.problems.site import Check
+
+DATABASE, TABLES, TRANSACTIONS = "Database", "Tables", "Transactions of others"
+BROKER, WORKERS, MESSAGES, DESTINATIONS = "Broker", "Workers", "Messages", "Destinations"
+TASKS, FEEDS = "Celery tasks", "Feeds"
+
+SETTINGS, CHECK_FAILED, WORKER_LOST = "settings", "check_failed", "worker_lost"
+"""Codes of problems that no check yields: the settings are refused, a check failed, or the worker that `health` asks
+for is gone."""
+
+CHECKS = (
+    Check(
+        DATABASE, "it answers and takes writes", database.reach,
+        {SETTINGS, "database_away", "database_slow", "pooler_refuses_options", "database_read_only",
+         "database_encoding"}, gives=("server", "writes"),
+    ),
+    Check(TABLES, "they have the version of this release", tables.version, {"schema_missing", "schema_mismatch"},
+          needs=("server",), gives=("tables",)),
+    Check(DATABASE, "a write succeeds", database.writes, {"database_refuses_writes"}, needs=("tables", "writes")),
+    Check(TABLES, "our role has all rights that it needs", rights.lacking, {"rights_missing"}, needs=("server",)),
+    Check(TABLES, "no row-level security hides rows", rights.hidden, {"rows_hidden"}, needs=("server",)),
+    Check(DATABASE, "no pooler that forgets prepared statements", database.pooler, {"pooler_prepared"},
+          needs=("server",), deep=True),
+    Check(DATABASE, "our connections have their settings", database.session, {"session_settings"}, needs=("server",),
+          deep=True),
+    Check(DATABASE, "its clock agrees with this host's", database.clock, {"clock_skew"}, needs=("server",), deep=True),
+    Check(DATABASE, "it is on its timeline", database.timeline, {"timeline_changed"}, needs=("tables",)),
+    Check(DATABASE, "no two settings name two places", database.settings, {"two_places"}, deep=True),
+    Check(TABLES, "nobody has too many rights", rights.surplus, {"rights_surplus"}, needs=("tables",), deep=True),
+    Check(TABLES, "numbers are given out in order", tables.days, {"sequence_behind", "many_days"}, needs=("tables",)),
+    Check(TABLES, "all indexes are there, and valid", tables.indexes, {"index_missing", "index_invalid"},
+          needs=("tables",), gives=("indexes",)),
+    Check(TABLES, "autovacuum keeps them small", tables.vacuuming, {"autovacuum_off", "dead_rows", "table_options"},
+          needs=("tables",), deep=True),
+    Check(TRANSACTIONS, "none is open for long", transactions.open_for_long,
+          {"xmin_held", "writer_open", "idle_in_transaction", "sessions_hidden"}, needs=("tables",)),
+    Check(TRANSACTIONS, "no stranger holds a lock of ours", transactions.strangers, {"lock_of_a_stranger"},
+          needs=("tables",)),
+    Check(TRANSACTIONS, "none is left prepared", transactions.prepared, {"prepared_transaction"}, needs=("tables",),
+          deep=True),
+    Check(TRANSACTIONS, "no replication slot holds back vacuum", transactions.slots, {"slot_holds_rows"},
+          needs=("server",), deep=True),
+    Check(BROKER, "it answers", broker.reach, {"broker_away", "broker_unknown", "broker_slow"},
+          gives=("broker", "redis")),
+    Check(BROKER, "it belongs to this outbox", broker.crossed, {"crossed_wires"}, uses=("tables", "broker")),
+    Check(BROKER, "it evicts nothing, and has memory left", broker.redis, {"redis_old", "eviction", "memory_low"},
+          needs=("redis",)),
+    Check(BROKER, "its clock agrees with this host's", broker.clock, {"clock_skew"}, needs=("redis",), deep=True),
+    Check(BROKER, "no other app is in its database", workers.others, {"shared_broker"}, needs=("redis",), deep=True),
+    Check(WORKERS, "each queue is served", workers.served, {"no_workers", "same_name"}, needs=("tables",)),
+    Check(WORKERS, "each writes heartbeats here", workers.unheard, {"no_heartbeat"}, needs=("tables", "broker"),
+          deep=True),
+    Check(WORKERS, "their timeouts fit together", workers.settings,
+          {"visibility_short", "lease_short", "same_name", "wrong_worker"}, needs=("broker",), deep=True),
+    Check(WORKERS, "their clocks agree", workers.clocks, {"clock_skew"}, needs=("tables",)),
+    Check(WORKERS, "beat ticks", periodic.beat, {"no_beat"}, needs=("tables",)),
+    Check(WORKERS, "claims run", periodic.claims, {"claims_late", "no_claims"}, needs=("tables",)),
+    Check(WORKERS, "maintenance is done", periodic.maintenance, {"no_maintenance"}, needs=("tables",)),
+    Check(DESTINATIONS, "each has a publisher", destinations.publishers,
+          {"no_destinations", "publisher_missing", "destination_url", "destination_unchecked"}, deep=True),
+    Check(DESTINATIONS, "each can be reached from here", destinations.reachable,
+          {"destination_away", "destination_partly", "destination_certificate", "destination_unchecked"}, deep=True),
+    Check(DESTINATIONS, "their messages arrive", sends.sends,
+          {"paused", "breaker_open", "destination_refuses", "destination_failing", "destination_waits"},
+          needs=("tables", "indexes")),
+    Check(MESSAGES, "all destinations are known", waiting.unknown, {"destination_unknown"},
+          needs=("tables", "indexes")),
+    Check(MESSAGES, "no dead letters wait", waiting.dead_letters, {"dead_letters"}, needs=("tables", "indexes")),
+    Check(MESSAGES, "no key is held up", waiting.keys, {"keys_blocked"}, needs=("tables", "indexes")),
+    Check(MESSAGES, "queued singles are sent", waiting.queue, {"queue_stuck", "queue_slow"},
+          needs=("tables", "indexes", "broker")),
+    Check(MESSAGES, "what is claimed is sent", waiting.silent, {"silent"}, needs=("tables", "indexes")),
+    Check(MESSAGES, "nothing has been due for long", waiting.stale, {"stale"}, needs=("tables", "indexes")),
+    Check(FEEDS, "their rows are copied in time", feeds.copied, {"feed_fails", "feed_late"}, needs=("tables",)),
+    Check(FEEDS, "their sources can be read", feeds.sources, {"feed_list", "feed_away"}, needs=("tables",), deep=True),
+    Check(TASKS, "workers know the tasks that they get", tasks.unknown, {"task_unknown"}, needs=("tables",)),
+    Check(TASKS, "workers know the tasks of their queues", tasks.unregistered, {"task_unknown"}, needs=("tables",),
+          uses=("broker",), deep=True),
+    Check(TASKS, "calls are stored", tasks.stored, {"always_eager"}),
+    Check(TASKS, "supervised tasks have a broker of their own", tasks.brokers, {"tasks_with_the_relay"}, deep=True),
+    Check(TASKS, "supervised tasks begin", tasks.begun, {"tasks_unsupervised", "tasks_wait"}, needs=("tables",)),
+)  # fmt: skip
+
+SUBJECTS = tuple(dict.fromkeys(check.subject for check in CHECKS))
+"""In the order in which people read them."""
+
+CODES = frozenset({CHECK_FAILED, SETTINGS, WORKER_LOST}.union(*(check.codes for check in CHECKS)))
+"""Of all problems."""

@@ -1,0 +1,88 @@
+"""A problem: something that a person should know, or do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from outbox_tasks.text import many, without_secrets
+
+PROBLEMS_OF_A_CODE = 10
+"""Problems of one code that are named. The others are counted, or a thousand destinations would fill the screen."""
+
+
+class Severity(StrEnum):
+    """How much a problem matters."""
+
+    ERROR = "error"
+    """Messages wait, are sent twice, or will be."""
+    WARNING = "warning"
+    """It works, but not as it should, or not for long."""
+    NOTE = "note"
+    """For information only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong."""
+
+    code: str
+    """Short and stable, for programs. docs/doctor.md explains each."""
+    severity: Severity
+    fact: str
+    """What is wrong, as a sentence."""
+    cause: str
+    """Where it comes from, and why it matters."""
+    remedy: str
+    """What to do about it. Each line is a command, a statement or a sentence."""
+    which: str = ""
+    """The destination, queue, feed, task, worker or table that has the problem; empty: the whole relay."""
+    since: float | None = None
+    """For how many seconds it has been so, if that is known."""
+    how_many: int | None = None
+    """How many messages, keys or tasks it is about, if it can be counted."""
+    follows: tuple[Problem, ...] = ()
+    """Problems that come from this one, and end with it."""
+
+    @property
+    def name(self) -> str:
+        """The code, and what it is about: two problems of one look have two names."""
+        return f"{self.code} {self.which}".rstrip()
+
+
+def _problem(
+    severity: Severity,
+    code: str,
+    fact: str,
+    cause: str,
+    remedy: str,
+    *,
+    which: str = "",
+    since: float | None = None,
+    how_many: int | None = None,
+) -> Problem:
+    return Problem(code, severity, without_secrets(fact), cause, remedy, which, since, how_many)
+
+
+error = partial(_problem, Severity.ERROR)
+warning = partial(_problem, Severity.WARNING)
+note = partial(_problem, Severity.NOTE)
+
+
+def first_ones(problems: Sequence[Problem], what: str) -> list[Problem]:
+    """The first problems of one code, and one problem that counts the rest. `what`: they are, such as `destination`."""
+    rest = len(problems) - PROBLEMS_OF_A_CODE
+    if rest <= 1:
+        return list(problems)
+    last = problems[PROBLEMS_OF_A_CODE]
+    others = _problem(
+        last.severity,
+        last.code,
+        f"The same holds for {many(rest, f'more {what}')}.",
+        last.cause,
+        "outbox-tasks status --json names all of them.",
+        how_many=rest,
+    )
+    return [*problems[:PROBLEMS_OF_A_CODE], others]

@@ -1,0 +1,139 @@
+"""How the sends to destinations go: paused, out of reach, refused, failing, put off."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from outbox_tasks.operating.overview import DestinationStatus
+from outbox_tasks.operating.problems.problem import Problem, error, first_ones, note, warning
+from outbox_tasks.operating.problems.site import Problems, Site
+from outbox_tasks.text import many, number, one_line, shell_line, some, span
+
+LONG_PAUSE_SECONDS = 3600.0
+"""Seconds after which somebody may have forgotten a pause."""
+
+PUT_OFF_SECONDS = 120.0
+"""A destination that lets its messages wait for longer than that is told. Ordinary retries come sooner."""
+
+CODES_NAMED = 3
+"""Error codes that are named; the others are counted."""
+
+
+def sends(site: Site) -> Problems:
+    """Whether destinations get their messages: each has one problem of this kind at most."""
+    judged = [_judged(name, status) for name, status in site.destinations.items()]
+    for code in ("breaker_open", "destination_refuses", "destination_failing", "destination_waits", "paused"):
+        yield from first_ones([each for each in judged if each is not None and each.code == code], "destination")
+
+
+def _judged(name: str, status: DestinationStatus) -> Problem | None:
+    state = status.breaker["state"]
+    if state == "paused":
+        return _paused(name, status)
+    if state in ("open", "trying"):
+        return _open(name, status)
+    if status.refuses:
+        return _refuses(name, status)
+    if status.fails:
+        return _failing(name, status)
+    if (status.waits_for or 0.0) > PUT_OFF_SECONDS:
+        return _put_off(name, status)
+    return None
+
+
+def _paused(name: str, status: DestinationStatus) -> Problem:
+    row = status.breaker
+    why = f": {one_line(row['paused_why'])}" if row["paused_why"] else ""
+    return (warning if row["paused_for"] > LONG_PAUSE_SECONDS else note)(
+        "paused",
+        f"{name} has been paused for {span(row['paused_for'])}, by {one_line(row['paused_by'])}{why}{_waits(status)}.",
+        "Its messages wait until it is resumed.",
+        shell_line("resume", name),
+        which=name,
+        since=row["paused_for"],
+        how_many=status.waiting,
+    )
+
+
+def _open(name: str, status: DestinationStatus) -> Problem:
+    row = status.breaker
+    tries = "it is tried now" if row["state"] == "trying" else f"the next try is in {span(max(0.0, row['next_try']))}"
+    return error(
+        "breaker_open",
+        f"The circuit of {name} has been open for {span(row['open_for'])}; {tries}: {many(row['failures'], 'send')} "
+        f"in a row could not reach it ({_error(row)}){_waits(status)}.",
+        "Its messages wait, and spend no attempts. The relay tries one of them from time to time. When one gets "
+        "through, all are sent again.",
+        f"Mend the destination. To try at once: {shell_line('resume', name)}",
+        which=name,
+        since=row["open_for"],
+        how_many=status.waiting,
+    )
+
+
+def _refuses(name: str, status: DestinationStatus) -> Problem:
+    last = "none ever arrived" if status.arrived_ago is None else f"the last arrived {span(status.arrived_ago)} ago"
+    again = f"; the next try is in {span(status.waits_for)}" if status.waits_for else ""
+    return error(
+        "destination_refuses",
+        f"{name} refuses everything{_codes(status)}: {many(status.refused, 'send')} failed, and {last}{again}"
+        f"{_waits(status)}.",
+        "It answers, but takes nothing: its address, its credentials or what it expects may have changed.",
+        f"{shell_line('errors', '--destination', name)}\n"
+        f"{shell_line('pause', name)}\nWhile it is paused, its messages wait and spend no attempts.",
+        which=name,
+        since=status.arrived_ago,
+        how_many=status.waiting,
+    )
+
+
+def _failing(name: str, status: DestinationStatus) -> Problem:
+    return error(
+        "destination_failing",
+        f"{status.share_failed:.0%} of the sends to {name} fail{_codes(status)}: {status.failed:,.0f} failed in the "
+        f"last minute, and {status.sent:,.0f} arrived{_waits(status)}.",
+        "Some of its messages are refused, or some of its servers are out of order. Failed messages are tried again, "
+        "and end as dead letters.",
+        shell_line("errors", "--destination", name)
+        + "\n"
+        + shell_line("list", "--destination", name, "--state", "retrying"),
+        which=name,
+        how_many=round(status.failed),
+    )
+
+
+def _put_off(name: str, status: DestinationStatus) -> Problem:
+    return warning(
+        "destination_waits",
+        f"{name} lets {many(status.states['retrying'], 'message')} wait{_codes(status)}: the next try is in "
+        f"{span(status.waits_for or 0.0)}.",
+        "The receiver asked for that (Retry-After), or the messages have failed many times.",
+        shell_line("try", "--destination", name),
+        which=name,
+        since=status.failed_ago,
+        how_many=status.states["retrying"],
+    )
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    return one_line(f"{row['error_code']}: {row['error']}")
+
+
+def _codes(status: DestinationStatus) -> str:
+    """The errors of the messages that failed, the most frequent first."""
+    counts = Counter(status.codes["dead"]) + Counter(status.codes["retrying"])
+    names = [code for code, _ in counts.most_common()]
+    return f" ({some(names, CODES_NAMED)})" if names else ""
+
+
+def _waits(status: DestinationStatus) -> str:
+    """How many messages wait for the destination, and for how long the oldest one does."""
+    if not status.waiting:
+        return ""
+    estimated = not status.estimated.isdisjoint(("pending", "retrying"))
+    count = many(status.waiting, "message", number(status.waiting, estimated=estimated))
+    ages = [age for age in (status.oldest, status.waited) if age is not None]
+    since = f", the oldest for {span(max(ages))}" if ages else ""
+    return f"; {count} {'waits' if status.waiting == 1 else 'wait'}{since}"

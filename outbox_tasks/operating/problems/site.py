@@ -1,0 +1,235 @@
+"""What is examined: one relay, as it is at one moment."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+from celery import Celery
+
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.database.schema import qualified
+from outbox_tasks.operating import overview
+from outbox_tasks.operating.heartbeats import Heartbeats
+from outbox_tasks.operating.overview import Destinations
+from outbox_tasks.operating.problems.answer import BrokerAnswer, Silence
+from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
+from outbox_tasks.operating.problems.problem import Problem
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Feeds, FeedState
+from outbox_tasks.settings import Settings
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 2.0
+"""Seconds that the broker, a destination or a source has to answer."""
+
+CONNECT_SECONDS = 1.0
+"""Seconds for looking up a name and connecting, beside those for an answer."""
+
+EXAMINATION_SECONDS = 8.0
+"""Seconds after which no more check begins: people want to see what was found."""
+
+COUNTED_MESSAGES = 1_000
+"""Messages of a destination and state are counted up to this, and estimated beyond it."""
+
+Reached = Literal["server", "writes", "tables", "indexes", "broker", "redis"]
+Problems = Iterable[Problem]
+
+
+class Connections:
+    """The connections to one relay's database and broker. They open when they are first used. `app`: the Celery app
+    that the relay is installed in, if any: its broker is the relay's."""
+
+    def __init__(self, settings: Settings, app: Celery | None = None) -> None:
+        self.settings = settings
+        self.installed = app
+        self._asking: threading.Thread | None = None
+
+    @cached_property
+    def store(self) -> Store:
+        """Raises `ConfigurationError` for a URL that can't be used."""
+        return Store.connect(self.settings)
+
+    @cached_property
+    def app(self) -> Celery:
+        """The app whose broker is the relay's."""
+        url = self.settings.broker_url or ""
+        return self.installed or PinnedCelery(
+            "outbox_tasks.problems", broker=url, settings=self.settings, timeout=ANSWER_SECONDS
+        )
+
+    @cached_property
+    def broker(self) -> Broker:
+        """With a short timeout. Raises `BrokerUnreachable`."""
+        return Broker(self.app, self.settings, timeout=ANSWER_SECONDS)
+
+    @property
+    def has_broker(self) -> bool:
+        return self.installed is not None or self.settings.broker_url is not None
+
+    def ask_broker(self) -> Callable[[], BrokerAnswer | Silence | None]:
+        """Begin to ask the broker, in a thread: a broker that hangs must not hold up the rest. The function returned
+        gives its answer, or why there is none; None: nobody has said where the broker is."""
+        if not self.has_broker:
+            return lambda: None
+        silence = Silence(f"it gave no answer within {ANSWER_SECONDS + CONNECT_SECONDS:g} s")
+        if self._asking is not None and self._asking.is_alive():
+            return lambda: silence  # each look would leave one more thread that waits
+        answers: list[BrokerAnswer | Silence] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(BrokerAnswer.of(self.broker)), name="outbox-broker-asked", daemon=True
+        )
+        self._asking = thread
+        thread.start()
+        deadline = time.monotonic() + ANSWER_SECONDS + CONNECT_SECONDS
+
+        def answer() -> BrokerAnswer | Silence:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            return answers[0] if answers else silence
+
+        return answer
+
+    def close(self) -> None:
+        """Close what was opened."""
+        if "store" in vars(self):
+            self.store.close()
+        if "broker" in vars(self) and not (self._asking and self._asking.is_alive()):
+            self.broker.close()
+        if "app" in vars(self) and not self.installed:
+            self.app.close()
+
+
+class Site:
+    """One look at a relay. What several checks need is read once."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self.settings = connections.settings
+        self.installed = connections.installed
+        self._began = time.monotonic()
+        self._broker_answer: Callable[[], BrokerAnswer | Silence | None] | None = None
+        self.slow = False
+        """The database is too slow for long checks."""
+        self.reached: set[Reached] = set()
+        """What has answered."""
+
+    @property
+    def timed_out(self) -> bool:
+        return time.monotonic() - self._began > EXAMINATION_SECONDS
+
+    @property
+    def long(self) -> float:
+        """Seconds after which a transaction counts as long."""
+        return self.settings.stale_after
+
+    @property
+    def celery(self) -> str:
+        """How a command begins that starts or asks a process of this relay."""
+        return f"celery -A {(self.installed.main or '<your app>') if self.installed else 'outbox_tasks'}"
+
+    @property
+    def store(self) -> Store:
+        """Raises `ConfigurationError`."""
+        return self.connections.store
+
+    @property
+    def broker(self) -> Broker:
+        """Raises `BrokerUnreachable` when it is used."""
+        return self.connections.broker
+
+    @cached_property
+    def broker_answer(self) -> BrokerAnswer | Silence | None:
+        """What the broker says of itself; None: nobody has said where it is."""
+        self.ask_broker()
+        assert self._broker_answer is not None
+        return self._broker_answer()
+
+    def ask_broker(self) -> None:
+        """Begin to ask the broker, while other things are looked at."""
+        if self._broker_answer is None:
+            self._broker_answer = self.connections.ask_broker()
+
+    @cached_property
+    def destinations(self) -> Destinations:
+        """The destinations that are configured, or have messages. Without indexes, counting would read all rows."""
+        return overview.destinations(self.store, COUNTED_MESSAGES)
+
+    @cached_property
+    def heartbeats(self) -> Heartbeats:
+        """None where the tables can't be read."""
+        return Heartbeats.read(self.store) if "tables" in self.reached else Heartbeats()
+
+    @cached_property
+    def feeds(self) -> Sequence[FeedState]:
+        """The feeds, as the relay knows them."""
+        return Feeds(self.store).states() if self.settings.feeds else []
+
+    @cached_property
+    def workers(self) -> Sequence[Worker]:
+        """The workers that answer on the broker. Raises `BrokerUnreachable`."""
+        with self.broker.producer(), self.broker.connection() as connection:
+            # A connection of its own: waiting for answers leaves a Redis connection in the middle of a command.
+            return ask_workers(self.connections.app, connection)
+
+    @cached_property
+    def server(self) -> Any:
+        """Its version, our role and more: see doctor/server.sql."""
+        return self.look("server")[0]
+
+    @cached_property
+    def sessions(self) -> Sequence[Any]:
+        """The other sessions of the database: see doctor/sessions.sql."""
+        return self.look("sessions")
+
+    def look(self, what: str, **parameters: Any) -> Sequence[Any]:
+        """What a verb in sql/doctor finds. Raises `DatabaseUnavailable` or `SchemaMissing`."""
+        return self.store.ask(f"doctor/{what}.sql", place=self.settings.database_schema, **parameters)
+
+    def qualified(self, name: str) -> str:
+        """The name of a table or index of ours, as a statement takes it."""
+        return qualified(self.settings.database_schema, name)
+
+
+def ask_all(about: Iterable[T], ask: Callable[[T], str | None], silent: str, timeout: float) -> dict[T, str | None]:
+    """What is wrong with each, as `ask` says; None: nothing. All are asked at the same time. `silent`: of those that
+    gave no answer in time."""
+    troubles: dict[T, str | None] = dict.fromkeys(about, silent)
+    answers: queue.SimpleQueue[tuple[T, str | None]] = queue.SimpleQueue()
+    for each in troubles:
+        # Looking up a name has no time limit, so a thread that hangs there is left behind.
+        threading.Thread(target=lambda each=each: answers.put((each, ask(each))), daemon=True).start()
+    deadline = time.monotonic() + timeout + CONNECT_SECONDS
+    with suppress(queue.Empty):
+        for _ in list(troubles):
+            each, why = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            troubles[each] = why
+    return troubles
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One check."""
+
+    subject: str
+    """The heading of its problems."""
+    in_order: str
+    """What holds if it yields nothing."""
+    run: Callable[[Site], Problems]
+    codes: Set[str]
+    """The codes of the problems that it may yield."""
+    needs: Sequence[Reached] = ()
+    """What must have answered, or the check does not run."""
+    uses: Sequence[Reached] = ()
+    """What it also asks, if that has answered."""
+    gives: Sequence[Reached] = ()
+    """What it adds to `reached`, if that answers."""
+    deep: bool = False
+    """Whether only the doctor makes it: it takes long, or asks more than the relay's database and broker."""
