@@ -18,7 +18,7 @@ from outbox_tasks.settings import Settings
 from tests.conftest import Rows, eventually
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database, through_the_pipe
-from tests.integration.test_doctor_tables import OF_TABLES
+from tests.integration.test_problems_tables import OF_TABLES
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from outbox_tasks.relay.store import Store
 from tests.claims import drain_all
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.supervised import QUEUE, Send, Tasks, supervised
-from tests.integration.test_doctor_messages import beats
+from tests.integration.test_problems_messages import beats
 
 
 class Looking(LostTasks):

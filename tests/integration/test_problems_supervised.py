@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.doctoring import found
-from tests.integration.test_doctor_messages import beats
+from tests.integration.test_problems_messages import beats
 
 CODES = ("tasks_unsupervised", "tasks_wait", "tasks_with_the_relay")
 SHOP = {"shop": {"url": "celery://?queue=shop&broker=redis://localhost:1/0", "confirm": "run"}}
