@@ -17,10 +17,13 @@ from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds, FeedState
 
-BOUND = 10_000
+BOUND = 1_000
 """Messages of a destination and state are counted up to this, and estimated beyond it."""
 
-PAGES = 1_000
+COUNTED_OF_ALL, COUNTED_OF_EACH = 20_000, 20
+"""With many destinations fewer of each are counted: about so many in all, but so many of each at least."""
+
+PAGES = 300
 """Pages of the table that are read for an estimate."""
 
 COUNTED = 10_000
@@ -182,6 +185,7 @@ def destinations(
     found = {name: DestinationStatus(name in configured) for name in names}
     for name in found.keys() & breakers.keys():
         found[name].breaker = breakers[name]
+    bound = min(bound, max(COUNTED_OF_EACH, COUNTED_OF_ALL // max(1, len(names))))
     parts: dict[Part, list[Any]] = defaultdict(list)
     for row in database.ask("look/counts.sql", destinations=names, most=bound):
         parts[row.destination, row.place].append(row)
@@ -189,7 +193,7 @@ def destinations(
     sampled, all_read = _sampled(database) if full and estimate else ({}, False)
     for part, rows in parts.items():
         _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in full else None, exact=all_read)
-    for row in database.ask("look/heads.sql", blocking=_blocking(database, names), most=KEYS):
+    for row in database.ask("look/heads.sql", blocking=_blocking(database, names), most=min(bound, KEYS)):
         one = found[row.destination]
         one.held_up = row.held_up
         one.oldest = _longest(one.oldest, row.oldest)

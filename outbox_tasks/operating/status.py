@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import Heartbeats
-from outbox_tasks.operating.overview import Destinations
+from outbox_tasks.operating.overview import Destinations, DestinationStatus
 from outbox_tasks.operating.problems import Connections, Examination, Site, look
 from outbox_tasks.operating.problems.answer import Silence
 from outbox_tasks.relay.store.feeds import FeedState
@@ -37,6 +38,15 @@ class Status:
     """Whether `archived` is an estimate."""
 
     @property
+    def ranked(self) -> list[tuple[str, DestinationStatus]]:
+        """The destinations: those with the worst problems first, then those with the longest backlog."""
+        places: dict[str, int] = {}
+        for place, problem in enumerate(self.examination.everything):
+            places.setdefault(problem.which, place)
+        last = len(places)
+        return sorted(self.destinations.items(), key=lambda pair: (places.get(pair[0], last), -pair[1].due, pair[0]))
+
+    @property
     def drains(self) -> int:
         """How many drains are at work."""
         return sum(each.drains for each in self.destinations.values())
@@ -54,9 +64,12 @@ def read(connections: Connections) -> Status:
     """Look at all of it. Raises nothing: what can't be read is a problem."""
     site = Site(connections)
     examination = look(site)
-    if not {"tables", "indexes"} <= site.reached:
+    if "counts" not in site.reached:
         return Status(examination, _queues(site))
-    archived, estimated = overview.archived(site.store)
+    try:
+        archived, estimated = overview.archived(site.store)
+    except OutboxError:  # the database went away just now: the next look says so
+        return Status(examination, _queues(site))
     return Status(examination, _queues(site), site.destinations, site.heartbeats, site.feeds, archived, estimated)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.operating import status
 from outbox_tasks.operating.courses import Course, courses, empty
-from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.operating.problems import Connections, Problem, Severity
 from outbox_tasks.operating.status import Status
 from outbox_tasks.telemetry.alerts.table import AlertTable
@@ -66,16 +65,6 @@ def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:
 def alerts(visit: Visit) -> list[Any]:
     """The alerts that people were sent, open ones first."""
     return visit.look("alerts", lambda: AlertTable(visit.store).known(OPEN), seconds=SELDOM / 3)
-
-
-def ranked(found: Status) -> list[tuple[str, DestinationStatus]]:
-    """The destinations: those with the worst problems first, then those with the longest backlog."""
-    problems = enumerate(found.examination.everything)
-    places: dict[str, int] = {}
-    for place, problem in problems:
-        places.setdefault(problem.which, place)
-    last = len(places)
-    return sorted(found.destinations.items(), key=lambda pair: (places.get(pair[0], last), -pair[1].due, pair[0]))
 
 
 def in_trouble(found: Status) -> list[str]:

@@ -34,7 +34,7 @@ COUNTS = (
 SUPERVISED = ("handed over", "running")
 """States that are shown only if there are such messages."""
 
-FEEDS_SHOWN = 20
+DESTINATIONS_SHOWN, FEEDS_SHOWN = 50, 20
 
 NARROW_COLUMNS = 110
 """Columns of a terminal below which queues are named by their last word, and a state is below its destination."""
@@ -69,7 +69,7 @@ def _destinations(status: Status, settings: Settings, narrow: bool) -> Table:
         "empty\nin",
     )
     table = _plain_table("destination", *(() if narrow else ("state",)), right=titles)
-    for name, each in sorted(destinations.items()):
+    for name, each in status.ranked[:DESTINATIONS_SHOWN]:
         rough = each.estimated
         waits_long = each.oldest is not None and each.oldest > settings.stale_after
         table.add_row(
@@ -82,7 +82,9 @@ def _destinations(status: Status, settings: Settings, narrow: bool) -> Table:
             _span(each.arrived_ago),
             _span(each.empty_in if each.waiting else None),
         )
-    if cut(destinations):
+    if (rest := len(destinations) - DESTINATIONS_SHOWN) > 0:
+        table.caption = f"and {rest:,} more, with fewer problems and a shorter backlog: status --json"
+    elif cut(destinations):
         table.caption = "and perhaps more that are not configured"
     return table
 

@@ -40,7 +40,7 @@ EXAMINATION_SECONDS = 8.0
 COUNTED_MESSAGES = 1_000
 """Messages of a destination and state are counted up to this, and estimated beyond it."""
 
-Reached = Literal["server", "writes", "tables", "indexes", "broker", "redis"]
+Reached = Literal["server", "writes", "tables", "indexes", "counts", "broker", "redis"]
 Problems = Iterable[Problem]
 
 

@@ -17,7 +17,7 @@ def start(visit: Visit) -> Response:
     found = overview.look_at(visit)
     wanted = (visit.ask("find") or "").casefold()
     everything = found.destinations
-    named = [(name, one) for name, one in overview.ranked(found) if wanted in name.casefold()]
+    named = [(name, one) for name, one in found.ranked if wanted in name.casefold()]
     problems = found.examination.problems
     beats = found.heartbeats
     workers = in_order([*beats.workers, *beats.supervising])
