@@ -50,4 +50,4 @@ def shown(problems: Iterable[Problem], *, causes: bool) -> Iterator[Padding | Te
 
 
 def _indented(line: Text) -> Padding:
-    return Padding(line, (0, 0, 0, 4))
+    return Padding(line, (0, 0, 0, 4), expand=False)

@@ -116,6 +116,8 @@ class Site:
         self.installed = connections.installed
         self._began = time.monotonic()
         self._broker_answer: Callable[[], BrokerAnswer | Silence | None] | None = None
+        self.deep = False
+        """Whether the doctor looks."""
         self.slow = False
         """The database is too slow for long checks."""
         self.reached: set[Reached] = set()
