@@ -1,8 +1,9 @@
-"""What the tests of the doctor share."""
+"""What the tests of the problems share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
@@ -12,12 +13,14 @@ from outbox_tasks.settings import Settings
 NOBODY = "redis://127.0.0.1:1/0"
 """Nobody listens there."""
 
+READS = "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}"
+
 Sql = Callable[..., None]
 
 
 def found(settings: Settings, *only: str) -> dict[str, Problem]:
-    """What the doctor finds of these codes, or of all, by code; of several findings of one code the last."""
-    return {finding.code: finding for finding in examine(settings, only=only).everything}
+    """The problems of these codes, or all that the doctor finds, by code; of several of one code the last."""
+    return {problem.code: problem for problem in examine(settings, deep=True, only=only).everything}
 
 
 def sql(engine: Engine, schema: str) -> Sql:
@@ -32,3 +35,20 @@ def sql(engine: Engine, schema: str) -> Sql:
                 connection.exec_driver_sql("RESET search_path")
 
     return run
+
+
+@contextmanager
+def login(engine: Engine, schema: str, *grants: str) -> Iterator[tuple[str, str]]:
+    """A role that may log in, and use the schema; and a URL with it. `grants`: what more it gets, such as
+    `READS`."""
+    role = f"{schema}_role"
+    url = engine.url.set(drivername="postgresql", username=role, password="secret")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        for grant in (f"GRANT USAGE ON SCHEMA {schema}", *grants):
+            connection.exec_driver_sql(f"{grant.format(schema=schema)} TO {role}")
+    try:
+        yield role, url.render_as_string(hide_password=False)
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP OWNED BY {role}; DROP ROLE {role}")

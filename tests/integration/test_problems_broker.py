@@ -1,4 +1,4 @@
-"""What the doctor finds of a Redis. Servers of the tests' own: what is set there concerns all who use them."""
+"""Problems of a Redis. Servers of the tests' own: what is set there concerns all who use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from celery import Celery
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.problems import Severity, examine
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, Rows
+from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.doctoring import NOBODY, found
 
 OF_THE_BROKER = ("broker_away", "broker_unknown", "redis_old", "eviction", "memory_low", "shared_broker")
@@ -38,21 +38,22 @@ def there(settings: MakeSettings, server: EmbeddedValkey) -> Settings:
     return settings(broker_url=server.url)
 
 
-def test_a_healthy_broker_has_no_finding(there: Settings, client: redis.Redis) -> None:
+def test_a_healthy_broker_has_no_problem(there: Settings, client: redis.Redis) -> None:
     assert found(there, *OF_THE_BROKER) == {}
-    [part] = [part for part in examine(there).parts if part.subject == "Broker"]
-    assert part.in_order[0].startswith("Valkey ")
-    assert "no other app is in the Redis database" in part.in_order
+    in_order = examine(there, deep=True).in_order["Broker"]
+    assert in_order[0] == "it answers"
+    assert "no other app is in its database" in in_order
 
 
-def test_an_unreachable_broker_is_one_finding_and_the_rest_is_checked(settings: MakeSettings, rows: Rows) -> None:
+def test_an_unreachable_broker_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
+    rows.insert(1, locked_until=seconds_from_now(-600))
     seen = examine(settings(broker_url=NOBODY.replace("//", "//:secret@")))
-    assert [finding.code for finding in seen.everything if finding.code.startswith("broker")] == ["broker_away"]
+    [away] = seen.problems
+    assert away.code == "broker_away"
+    assert {"no_workers", "no_beat", "no_claims", "stale"} <= {problem.code for problem in away.follows}
     assert "secret" not in str(seen)
-    parts = {part.subject: part for part in seen.parts}
-    assert parts["Broker"].skipped
-    assert parts["Tables"].in_order
-    assert not parts["Tables"].everything
+    assert "Broker" in seen.skipped
+    assert "Tables" in seen.in_order
 
 
 def test_a_broker_that_is_not_configured(settings: MakeSettings) -> None:
@@ -131,7 +132,7 @@ def test_another_app_in_the_database_of_an_app_that_has_a_prefix(
             shop.conf.broker_transport_options = {"global_keyprefix": prefix}
             with shop.connection_for_write() as connection:
                 shop.amqp.queues["shop"](connection.default_channel).declare()
-        findings = examine(relay.settings, mine, ["shared_broker"]).everything
+        findings = examine(relay.settings, mine, only=["shared_broker"]).everything
         assert [finding.code for finding in findings] == ["shared_broker"] * seen
     mine.close()
 

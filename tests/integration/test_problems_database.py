@@ -1,76 +1,116 @@
-"""What the doctor finds of the database server, and of what stands before it."""
+"""Problems of the database server, and of what stands before it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine, make_url, text
 
 from lab.proxy import Proxy
-from outbox_tasks.operating import health
-from outbox_tasks.operating.problems import Problem, Severity, clocks, examine
-from outbox_tasks.operating.problems.checks import DATABASE
+from outbox_tasks.operating.problems import Connections, Severity, Site, clocks, examine, look
+from outbox_tasks.operating.problems.checks import CHECKS, DATABASE
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, Rows
+from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration import pgbouncer
-from tests.integration.doctoring import found
+from tests.integration.doctoring import READS, Sql, found, login, sql
 
 
-def of_the_database(settings: Settings) -> tuple[list[Problem], list[str]]:
-    """What is found, and what is in order."""
-    [part] = [part for part in examine(settings).parts if part.subject == DATABASE]
-    return part.everything, part.in_order
+def in_order(settings: Settings) -> list[str]:
+    """What the doctor says is in order with the database."""
+    return examine(settings, deep=True).in_order[DATABASE]
 
 
-def test_a_healthy_server_has_no_finding(settings: MakeSettings, rows: Rows) -> None:
-    findings, in_order = of_the_database(settings())
-    assert findings == []
-    assert in_order[0].startswith("PostgreSQL ")
-    assert "no pooler in between" in in_order
+def codes(settings: Settings, *, deep: bool = False) -> list[str]:
+    """Of the root causes."""
+    return [problem.code for problem in examine(settings, deep=deep).problems]
 
 
-def test_an_unreachable_server_is_one_finding_and_the_rest_is_checked(settings: MakeSettings, broker_url: str) -> None:
-    seen = examine(settings(database_url="postgresql://me:secret@127.0.0.1:1/outbox", broker_url=broker_url))
-    away = [finding for finding in seen.everything if finding.code not in ("no_workers", "destination_away")]
-    assert [finding.code for finding in away] == ["database_away"]
-    assert "postgresql://me:***@127.0.0.1:1/outbox can't be reached" in away[0].fact
+def test_a_healthy_server_has_no_problem(settings: MakeSettings, rows: Rows) -> None:
+    assert in_order(settings()) == [check.in_order for check in CHECKS if check.subject == DATABASE]
+
+
+def test_an_unreachable_server_is_one_problem_and_the_rest_is_looked_at(settings: MakeSettings) -> None:
+    away = settings(database_url="postgresql://me:secret@127.0.0.1:1/outbox")
+    seen = examine(away, deep=True)
+    [problem] = seen.everything
+    assert problem.code == "database_away"
+    assert "postgresql://me:***@127.0.0.1:1/outbox can't be reached" in problem.fact
     assert "secret" not in str(seen)
-    parts = {part.subject: part for part in seen.parts}
-    assert parts["Tables"].skipped
-    assert parts["Broker"].in_order
-    assert parts["Destinations"].in_order
+    assert "Tables" in seen.skipped
+    assert {"Broker", "Destinations"} <= seen.in_order.keys()
+    assert codes(away) == ["database_away"]
 
 
 def test_no_database_is_configured(settings: MakeSettings) -> None:
     assert "database_url" in found(settings(database_url=None), "settings")["settings"].fact
 
 
-def test_a_database_that_takes_no_writes(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+def test_a_read_only_database_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
     url = f"{settings().database_url}?options=-c%20default_transaction_read_only%3Don"
-    read_only = found(settings(database_url=url, statement_timeout=0), "database_read_only")["database_read_only"]
-    assert read_only.severity is Severity.ERROR
+    [problem] = examine(settings(database_url=url, statement_timeout=0)).problems
+    assert (problem.code, problem.severity) == ("database_read_only", Severity.ERROR)
+    assert {"no_workers", "no_beat"} <= {consequence.code for consequence in problem.follows}
+
+
+class TestWrite:
+    """A write that is rolled back."""
+
+    @pytest.fixture
+    def full(self, rows: Rows, engine: Engine, schema: str) -> Sql:
+        """The server refuses each write of a heartbeat, as with a full disk."""
+        run = sql(engine, schema)
+        run(
+            "CREATE FUNCTION disk_full() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = '53100'; END$$",
+            "CREATE TRIGGER disk_full BEFORE INSERT ON outbox_heartbeats FOR EACH ROW EXECUTE FUNCTION disk_full()",
+        )
+        return run
+
+    def test_that_is_refused_stands_above_all_that_stands_still(
+        self, settings: MakeSettings, rows: Rows, full: Sql
+    ) -> None:
+        rows.insert(1, locked_until=seconds_from_now(-600))
+        [problem, *_] = seen = examine(settings()).problems
+        assert (problem.code, problem.severity) == ("database_refuses_writes", Severity.ERROR)
+        assert "No space left on device" in problem.fact
+        assert {"no_workers", "no_beat", "no_claims", "stale"} <= {each.code for each in problem.follows}
+        assert len(seen) == 1
+        full("DROP TRIGGER disk_full ON outbox_heartbeats")
+        assert "database_refuses_writes" not in found(settings())
+
+    @pytest.mark.parametrize("refused", [False, True])
+    def test_leaves_no_row_behind_and_a_connection_that_can_be_used(
+        self, settings: MakeSettings, rows: Rows, request: pytest.FixtureRequest, refused: bool
+    ) -> None:
+        if refused:
+            request.getfixturevalue("full")
+        with closing(Connections(settings())) as connections:
+            for _ in range(2):
+                problems = look(Site(connections), only=["database_refuses_writes"]).problems
+                assert [problem.code for problem in problems] == ["database_refuses_writes"] * refused
+                limit = connections.store.rows(text("SELECT current_setting('statement_timeout')"), {})
+                assert limit == [("3s",)]
+        with rows.engine.connect() as connection:
+            assert not connection.execute(rows.tables.heartbeats.select()).all()
+
+    def test_is_not_missed_by_a_role_that_may_only_read(
+        self, settings: MakeSettings, rows: Rows, engine: Engine, schema: str
+    ) -> None:
+        with login(engine, schema, READS) as (_, url):
+            assert found(settings(database_url=url), "database_refuses_writes", "check_failed") == {}
 
 
 def test_missing_session_settings(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
-    role = f"{schema}_role"
-    with engine.begin() as connection:
-        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
-        connection.execute(text(f"GRANT {engine.url.username} TO {role}"))
-    url = engine.url.set(drivername="postgresql", username=role, password="secret")
-    bare = settings(database_url=url.render_as_string(hide_password=False), statement_timeout=0)
-    try:
+    with login(engine, schema, f"GRANT {engine.url.username}") as (_, url):
+        bare = settings(database_url=url, statement_timeout=0)
         lost = found(bare, "session_settings")["session_settings"]
         assert lost.severity is Severity.WARNING
-        with engine.begin() as connection:
-            for line in lost.remedy.splitlines():
-                connection.execute(text(line))
+        sql(engine, schema)(*lost.remedy.splitlines())
         assert found(bare, "session_settings") == {}
-    finally:
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP ROLE {role}"))
 
 
 @pytest.mark.parametrize("apart", [310.0, -40.0])
@@ -80,10 +120,8 @@ def test_a_clock_that_differs(
     """This host's, which we can change, in place of the server's."""
     assert found(settings(), "clock_skew") == {}
     monkeypatch.setattr(clocks, "time", SimpleNamespace(time=lambda: time.time() - apart))
-    differs = [
-        finding for finding in examine(settings(), only=["clock_skew"]).everything if finding.code == "clock_skew"
-    ]
-    assert [finding.fact.split("'")[0] for finding in differs] == ["The database", "The broker"]
+    differs = examine(settings(), only=["clock_skew"]).problems
+    assert [problem.which for problem in differs] == ["database", "broker"]
     assert ("ahead of" if apart > 0 else "behind") in differs[0].fact
     assert differs[0].severity is (Severity.ERROR if abs(apart) > 300 else Severity.WARNING)
 
@@ -97,9 +135,9 @@ class TestPgBouncer:
 
     def test_that_refuses_start_up_options(self, settings: MakeSettings, rows: Rows) -> None:
         with pgbouncer.pooled(settings().database_url or "") as url:
-            findings, _ = of_the_database(settings(database_url=url))
-        assert [finding.code for finding in findings] == ["pooler_refuses_options"]
-        assert "OUTBOX_STATEMENT_TIMEOUT=0" in findings[0].remedy
+            [problem] = examine(settings(database_url=url)).problems
+        assert problem.code == "pooler_refuses_options"
+        assert "OUTBOX_STATEMENT_TIMEOUT=0" in problem.remedy
 
     def test_that_drops_them(self, settings: MakeSettings, rows: Rows) -> None:
         with pgbouncer.pooled(settings().database_url or "", ignore_startup_parameters="options") as url:
@@ -109,9 +147,9 @@ class TestPgBouncer:
 
     def test_in_session_mode_is_in_order(self, bare: Settings) -> None:
         with pgbouncer.pooled(bare.database_url or "", pool_mode="session") as url:
-            findings, in_order = of_the_database(bare.replace(database_url=url))
-        assert "a pooler in session mode" in in_order
-        assert [finding.code for finding in findings] == ["session_settings"]
+            seen = found(bare.replace(database_url=url))
+        assert "pooler_prepared" not in seen
+        assert "session_settings" in seen
 
     def test_in_transaction_mode_without_prepared_statements(self, bare: Settings) -> None:
         off = {"max_prepared_statements": 0} if pgbouncer.version() >= (1, 21) else {}
@@ -126,8 +164,7 @@ class TestPgBouncer:
     def test_in_transaction_mode_with_prepared_statements(self, bare: Settings) -> None:
         on = {"pool_mode": "transaction", "max_prepared_statements": 200}
         with pgbouncer.pooled(bare.database_url or "", **on) as url:
-            _, in_order = of_the_database(bare.replace(database_url=url))
-        assert "a pooler in transaction mode, which keeps track of prepared statements" in in_order
+            assert found(bare.replace(database_url=url), "pooler_prepared", "check_failed") == {}
 
 
 def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows: Rows) -> None:
@@ -138,9 +175,10 @@ def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows
         assert "database_slow" not in found(slow)
         proxy.delay = 0.15  # each way
         began = time.monotonic()
-        [finding] = [one for one in examine(slow).everything if one.code == "database_slow"]
-        assert time.monotonic() - began < 25
-        assert "a round trip takes 0." in finding.fact
+        [problem] = [each for each in examine(slow).problems if each.code == "database_slow"]
+        assert time.monotonic() - began < 10
+        assert "a round trip takes 0." in problem.fact
+        assert problem.follows
         began = time.monotonic()
-        assert [one.code for one in health.examine(slow)] == ["slow"]
-        assert time.monotonic() - began < 15
+        assert "database_slow" in found(slow)
+        assert time.monotonic() - began < 25

@@ -1,4 +1,4 @@
-"""What the doctor finds in the tables: brought about on a real PostgreSQL, and gone when the remedy was taken."""
+"""Problems of the tables: brought about on a real PostgreSQL, and gone when the remedy was taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outbox_tasks.database.schema import VERSION
 from outbox_tasks.operating.problems import Severity
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
-from tests.integration.doctoring import Sql, found, sql
+from tests.integration.doctoring import Sql, found, login, sql
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ OF_TABLES = (
 )  # fmt: skip
 
 
-def test_new_tables_have_no_finding(settings: MakeSettings, run: Sql) -> None:
+def test_new_tables_have_no_problem(settings: MakeSettings, run: Sql) -> None:
     assert found(settings(), *OF_TABLES) == {}
 
 
@@ -141,21 +141,18 @@ def test_lost_and_changed_table_options(settings: MakeSettings, run: Sql) -> Non
 
 class TestRights:
     @pytest.fixture
-    def role(self, engine: Engine, rows: Rows, schema: str) -> Iterator[str]:
-        """A role that may log in and look into the schema, and nothing else."""
-        name = f"{schema}_role"
-        with engine.begin() as connection:
-            connection.execute(text(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'"))
-            connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {name}"))
-        yield name
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP OWNED BY {name}"))
-            connection.execute(text(f"DROP ROLE {name}"))
+    def login(self, engine: Engine, rows: Rows, schema: str) -> Iterator[tuple[str, str]]:
+        """A role that may log in and look into the schema, and nothing else; and a URL with it."""
+        with login(engine, schema) as made:
+            yield made
 
     @pytest.fixture
-    def as_role(self, settings: MakeSettings, engine: Engine, role: str) -> Settings:
-        url = engine.url.set(drivername="postgresql", username=role, password="secret")
-        return settings(database_url=url.render_as_string(hide_password=False))
+    def as_role(self, settings: MakeSettings, login: tuple[str, str]) -> Settings:
+        return settings(database_url=login[1])
+
+    @pytest.fixture
+    def role(self, login: tuple[str, str]) -> str:
+        return login[0]
 
     def test_are_granted_by_the_statements_that_are_given(self, as_role: Settings, run: Sql) -> None:
         missing = found(as_role, "rights_missing")["rights_missing"]

@@ -1,4 +1,4 @@
-"""What the doctor finds of transactions that others have left open, on a real PostgreSQL."""
+"""Problems of transactions that others have left open, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.operating.problems import Problem, Severity, transactions
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, eventually
-from tests.integration.doctoring import found
+from tests.integration.doctoring import READS, found, login, sql
 
 SOON = 0.001
 """Whatever is open at all is open for long."""
@@ -67,7 +67,7 @@ def test_a_writer_whose_messages_with_keys_others_wait_for(settings: MakeSetting
 def test_a_writer_of_many_keys_holds_up_all_and_is_named_soon(
     settings: MakeSettings, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "SOON", SOON)
+    monkeypatch.setattr(transactions, "ALL_KEYS_SECONDS", SOON)
     usual = settings()
     with session(engine) as (connection, pid):
         for n in range(32):
@@ -110,24 +110,13 @@ def test_a_session_that_idles_in_a_transaction(settings: MakeSettings, rows: Row
 def test_sessions_that_our_role_may_not_look_into(
     settings: MakeSettings, rows: Rows, engine: Engine, schema: str
 ) -> None:
-    role = f"{schema}_role"
-    with engine.begin() as connection:
-        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
-        connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
-        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"))
-    url = engine.url.set(drivername="postgresql", username=role, password="secret")
-    blind = settings(database_url=url.render_as_string(hide_password=False))
-    try:
+    with login(engine, schema, READS) as (role, url):
+        blind = settings(database_url=url)
         with session(engine):
             hidden = found(blind, "sessions_hidden")["sessions_hidden"]
         assert hidden.remedy == f"GRANT pg_read_all_stats TO {role};"
-        with engine.begin() as connection:
-            connection.execute(text(hidden.remedy))
+        sql(engine, schema)(hidden.remedy)
         assert found(blind, "sessions_hidden") == {}
-    finally:
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP OWNED BY {role}"))
-            connection.execute(text(f"DROP ROLE {role}"))
 
 
 @pytest.fixture(scope="module")
