@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
+from outbox_tasks.database.activity import FAILED, REFUSED, SENT
 from outbox_tasks.operating.problems import Problem, examine
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from tests.conftest import Rows, seconds_from_now
 
 NOBODY = "redis://127.0.0.1:1/0"
 """Nobody listens there."""
@@ -21,6 +25,35 @@ Sql = Callable[..., None]
 def found(settings: Settings, *only: str) -> dict[str, Problem]:
     """The problems of these codes, or all that the doctor finds, by code; of several of one code the last."""
     return {problem.code: problem for problem in examine(settings, deep=True, only=only).everything}
+
+
+def roots(settings: Settings) -> dict[str, str]:
+    """The root causes that `status` and `health` show: by code, what each is about."""
+    return {problem.code: problem.which for problem in examine(settings).problems}
+
+
+def beats(rows: Rows, kind: str, ago: float = 0.0, name: str | None = None, **facts: object) -> None:
+    """Somebody wrote so long ago that this was alive, or ran."""
+    h = rows.tables.heartbeats
+    values = {"name": name or kind, "kind": kind, "seen_at": seconds_from_now(-ago), "facts": facts}
+    with rows.engine.begin() as connection:
+        connection.execute(h.delete().where(h.c.name == values["name"]))
+        connection.execute(h.insert().values(**values))
+
+
+def at_work(rows: Rows) -> None:
+    """A relay is at work."""
+    beats(rows, "worker", 1, "claim@here", queues=["outbox.claim", "outbox.maintain"])
+    beats(rows, "worker", 1, "publish@here", queues=["outbox.publish", "outbox.drain"], concurrency=4, pool="prefork")
+    for kind in ("claim", "publish", "beat"):
+        beats(rows, kind, 1)
+
+
+def tally(store: Store, ago: float = 0.0, destination: str = "orders", **outcomes: int) -> None:
+    """So many sends ended so long ago, by their outcome."""
+    counted = [{"ago": ago, "destination": destination, "outcome": each, "count": outcomes[each]} for each in outcomes]
+    kinds = {"arrived": [*SENT], "failures": [*FAILED], "refusals": [*REFUSED]}
+    store.ask("report/tally.sql", counted=json.dumps(counted), **kinds)
 
 
 def sql(engine: Engine, schema: str) -> Sql:

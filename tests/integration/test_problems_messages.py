@@ -1,189 +1,170 @@
-"""What the doctor finds of the messages, and of what must run now and then."""
+"""Problems of the messages, of the sends to their destinations, and of feeds."""
 
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from uuid import uuid4
 
 import pytest
 import redis
-from sqlalchemy import Engine, func, insert, text, update
+from sqlalchemy import Engine
 
-from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.operating import health, pauses, status
-from outbox_tasks.operating.problems import Severity, examine
-from outbox_tasks.operating.heartbeats import LATE_CLAIM
+from outbox_tasks.operating import pauses
+from outbox_tasks.operating.problems import Problem, Severity, examine
 from outbox_tasks.relay.claim import QUEUE_SHORT
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.web.overview import troubles
+from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.settings import PUBLISH_QUEUE, Settings
 from tests.conftest import MakeSettings, Rows, seconds_from_now
-from tests.integration.doctoring import NOBODY, Sql, found, sql
+from tests.integration.doctoring import at_work, beats, found, roots, sql, tally
+
+OF_SENDS = ("paused", "breaker_open", "destination_refuses", "destination_failing", "destination_waits")
 
 
 @pytest.fixture
-def run(rows: Rows, engine: Engine, schema: str) -> Sql:
-    """Runs statements over migrated tables."""
-    return sql(engine, schema)
+def site(store: Store, rows: Rows) -> Settings:
+    """A relay at work: its settings."""
+    at_work(rows)
+    return store.settings
 
 
-def beats(rows: Rows, kind: str, ago: float = 0.0, **facts: object) -> None:
-    """Somebody wrote so long ago that this was alive, or ran."""
-    h = rows.tables.heartbeats
-    with rows.engine.begin() as connection:
-        values = {"name": facts.pop("name", kind), "kind": kind, "seen_at": seconds_from_now(-ago), "facts": facts}
-        connection.execute(insert(h).values(values))
+def trip(store: Store) -> None:
+    """Sends to orders fail until its circuit opens."""
+    for _ in range(store.settings.breaker_failures):
+        store.traffic.tripped("orders", str(uuid4()), "connection", "refused by the other side")
 
 
-@pytest.mark.parametrize(("kind", "code"), [("beat", "no_beat"), ("claim", "no_claims")])
-def test_a_missing_beat_or_claim(settings: MakeSettings, rows: Rows, kind: str, code: str) -> None:
-    never = found(settings(), code)[code]
-    assert never.severity is Severity.ERROR
-    assert "never" in never.fact
-    beats(rows, kind, 600.0)
-    beats(rows, "worker", queues=[CLAIM_QUEUE])
-    assert "10 min ago" in found(settings(), code)[code].fact
-    assert "10 min" not in found(settings(claim_interval=120.0), code)
-    with rows.engine.begin() as connection:
-        connection.execute(update(rows.tables.heartbeats).values(seen_at=func.now()))
-    assert found(settings(), code) == {}
+@pytest.mark.parametrize("key", [None, "order:42"])
+def test_a_message_that_is_stale(site: Settings, rows: Rows, key: str | None) -> None:
+    rows.insert(1, key=key, locked_until=seconds_from_now(-400))
+    rows.insert(1000)
+    stale = found(site, "stale")["stale"]
+    assert (stale.severity, stale.which) == (Severity.ERROR, "orders")
+    assert stale.fact == "orders: the oldest message has been due for 7 min."
 
 
-def test_claims_that_time_out(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
-    """The session with the oldest snapshot is named, also to a role that may not look into it."""
-    assert found(settings(), "claims_late") == {}
-    beats(rows, LATE_CLAIM, 10.0)
-    role = f"{schema}_role"
-    with engine.begin() as connection:
-        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
-        connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
-        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"))
-    url = engine.url.set(drivername="postgresql", username=role, password="secret")
-    blind = settings(database_url=url.render_as_string(hide_password=False))
-    try:
-        with engine.connect() as connection, connection.begin():
-            connection.execute(text("DECLARE report CURSOR FOR SELECT 1"))
-            seen, hidden = (found(one, "claims_late")["claims_late"] for one in (settings(), blind))
-        assert seen.severity is Severity.ERROR
-        assert "held by the session" in seen.fact
-        assert "since when is hidden" in hidden.fact
-        assert f"GRANT pg_read_all_stats TO {role};" in hidden.remedy
-        assert [problem.code for problem in health.examine(settings())].count("late") == 1
-        with closing(Store.connect(settings())) as store:
-            shown = troubles(settings(), status.read(store, status.Queues(settings()), 100))
-            assert [(one.kind, one.path) for one in shown if "claims time out" in one.text] == [("bad", "/doctor")]
-    finally:
-        with engine.begin() as connection:
-            connection.execute(text(f"DROP OWNED BY {role}; DROP ROLE {role}"))
-
-
-def test_maintenance_is_due_some_hours_after_the_start(settings: MakeSettings, rows: Rows, run: Sql) -> None:
-    assert found(settings(), "no_maintenance") == {}
-    run("UPDATE outbox_versions SET applied_at = now() - interval '5 hours'")
-    assert found(settings(), "no_maintenance")["no_maintenance"].severity is Severity.WARNING
-    beats(rows, "maintain", 3000.0)
-    assert found(settings(), "no_maintenance") == {}
-
-
-def test_messages_that_are_stale(settings: MakeSettings, rows: Rows) -> None:
-    rows.insert(3, locked_until=seconds_from_now(-100))
-    assert found(settings(), "stale") == {}
-    rows.insert(1, locked_until=seconds_from_now(-400), key="order:42")
-    stale = found(settings(), "stale")["stale"]
-    assert stale.severity is Severity.ERROR
-    assert "orders: the oldest message has been due for 7 min" in stale.fact
-
-
-def test_messages_for_a_destination_that_is_not_configured_here(settings: MakeSettings, rows: Rows) -> None:
-    assert found(settings(), "destination_unknown") == {}
-    rows.insert(2, destination="new", locked_until=seconds_from_now(-600))
+def test_messages_for_a_destination_that_is_not_configured_here(site: Settings, rows: Rows) -> None:
     rows.insert(1, destination="later", locked_until=seconds_from_now(600))
-    seen = found(settings(), "destination_unknown", "stale")
-    assert seen.keys() == {"destination_unknown"}
-    assert "new: messages have been due for 10 min" in seen["destination_unknown"].fact
-    assert "there is no settings file /" in seen["destination_unknown"].cause
+    assert roots(site) == {}
+    name = "new]\noutbox-tasks purge"
+    rows.insert(2, destination=name, locked_until=seconds_from_now(-600))
+    [unknown] = examine(site).problems
+    assert (unknown.code, unknown.which, unknown.how_many) == ("destination_unknown", name, 2)
+    assert "there is no settings file /" in unknown.cause
+    # No name that a writer chooses is a command of ours.
+    assert [line[:5] for line in unknown.remedy.splitlines()] == ["Add ["]
 
 
-def test_no_name_that_a_writer_chooses_is_a_command_of_ours(settings: MakeSettings, rows: Rows) -> None:
-    rows.insert(destination="new]\noutbox-tasks purge", locked_until=seconds_from_now(-600))
-    remedy = found(settings(), "destination_unknown")["destination_unknown"].remedy
-    assert [line[:5] for line in remedy.splitlines()] == ["Add ["]
-
-
-def test_dead_letters_and_the_keys_that_they_hold_up(settings: MakeSettings, rows: Rows) -> None:
-    assert found(settings(), "dead_letters", "keys_blocked") == {}
-    rows.insert(2, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")
+def test_dead_letters_and_the_keys_that_they_hold_up(site: Settings, rows: Rows) -> None:
+    rows.insert(2, status="dead", dead_at=seconds_from_now(-600), last_error_code="http_400")
     rows.insert(1, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400", key="order:42")
-    rows.insert(3, key="order:42")
-    seen = found(settings(), "dead_letters", "keys_blocked")
-    assert "orders 3" in seen["dead_letters"].fact
-    assert "orders 'order:42', 3 waiting" in seen["keys_blocked"].fact
-    skipping = {"orders": {"url": "a://b", "on_dead": "skip"}}
-    assert found(settings(destinations=skipping), "keys_blocked") == {}
+    rows.insert(3, key="order:42", locked_until=seconds_from_now(-9999))
+    [dead] = examine(site).problems
+    assert (dead.code, dead.severity, dead.how_many) == ("dead_letters", Severity.WARNING, 3)
+    assert dead.fact == "orders: 3 dead letters wait for a person, the first for 10 min (http_400)."
+    assert [(each.code, each.how_many) for each in dead.follows] == [("keys_blocked", 1)]
+    skipping = site.replace(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
+    assert found(skipping, "keys_blocked") == {}
 
 
-@pytest.mark.parametrize("where", ["paused", "circuit open", "unknown", "retrying"])
-def test_not_all_is_sent_in_time_beside_messages_that_wait(
-    settings: MakeSettings, store: Store, rows: Rows, where: str
+@pytest.mark.parametrize("root", ["paused", "breaker_open", "destination_unknown", "dead_letters"])
+def test_what_waits_for_a_known_reason_is_no_problem_of_its_own(
+    site: Settings, store: Store, rows: Rows, root: str
 ) -> None:
-    def in_order() -> bool:
-        facts = [fact for part in examine(settings()).parts for fact in part.in_order]
-        return any(fact.startswith("nothing has been due for longer than 5 min") for fact in facts)
-
-    assert in_order()
-    long_ago = seconds_from_now(-3000)
-    ids = rows.insert(500, destination="new" if where == "unknown" else "orders", locked_until=long_ago)
-    rows.change(ids, created_at=long_ago)
-    if where == "paused":
+    rows.insert(500, destination="new" if "unknown" in root else "orders", locked_until=seconds_from_now(-3000))
+    if root == "paused":
         pauses.pause(store, "orders", "jo", "moving house")
-        assert "500 messages wait, the oldest for 50 min" in found(settings(), "paused")["paused"].fact
-    elif where == "circuit open":
-        for _ in range(5):
-            store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-        assert "500 messages wait, the oldest for 50 min" in found(settings(), "breaker_open")["breaker_open"].fact
-    elif where == "retrying":
-        rows.change(ids, attempts=3, locked_until=seconds_from_now(60))
-    assert not in_order()
+    elif root == "breaker_open":
+        trip(store)
+    elif root == "dead_letters":
+        rows.insert(1, status="dead", dead_at=seconds_from_now(-60))
+    [problem] = examine(site).problems
+    assert problem.code == root
+    if root in ("paused", "breaker_open"):
+        assert "500 messages wait, the oldest for 50 min" in problem.fact
+    assert {each.code for each in problem.follows} <= {"stale"}
 
 
-def test_a_destination_that_refuses_everything(settings: MakeSettings, rows: Rows) -> None:
-    rows.insert(3023, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_422")
-    assert found(settings(), "destination_refuses") == {}
-    with rows.engine.begin() as connection:
-        minute = func.date_trunc("minute", func.now())
-        tally = {"minute": minute, "destination": "orders", "outcome": "dead", "count": 3023}
-        connection.execute(insert(rows.tables.tallies).values(**tally))
-    seen = found(settings(), "destination_refuses", "dead_letters")
-    assert "orders refuses everything (http_422): 3,023 sends failed" in seen["destination_refuses"].fact
-    assert "3,023 dead letters wait for a person" in seen["dead_letters"].fact
-
-
-def test_a_destination_that_is_paused(settings: MakeSettings, store: Store, rows: Rows) -> None:
+def test_a_destination_that_is_paused(site: Settings, store: Store, rows: Rows) -> None:
     pauses.pause(store, "orders", "jo", "moving house")
-    fresh = found(settings(), "paused")["paused"]
+    fresh = found(site, "paused")["paused"]
     assert fresh.severity is Severity.NOTE
     assert "by jo: moving house" in fresh.fact
     with rows.engine.begin() as connection:
-        connection.execute(update(rows.tables.destinations).values(paused_at=seconds_from_now(-7200)))
-    long_since = found(settings(), "paused")["paused"]
+        connection.execute(rows.tables.destinations.update().values(paused_at=seconds_from_now(-7200)))
+    long_since = found(site, "paused")["paused"]
     assert long_since.severity is Severity.WARNING
     assert long_since.remedy == "outbox-tasks resume orders"
 
 
-def test_a_destination_whose_circuit_is_open(settings: MakeSettings, store: Store) -> None:
-    for _ in range(store.settings.breaker_failures):
-        store.traffic.tripped("orders", str(uuid4()), "connection", "refused by the other side")
-    circuit_open = found(settings(), "breaker_open")["breaker_open"]
-    assert "connection: refused by the other side" in circuit_open.fact
+def test_a_destination_whose_circuit_is_open(site: Settings, store: Store) -> None:
+    trip(store)
+    assert "connection: refused by the other side" in found(site, *OF_SENDS)["breaker_open"].fact
     store.traffic.recovered("orders")
-    assert found(settings(), "breaker_open") == {}
+    assert roots(site) == {}
+
+
+class TestSends:
+    @pytest.fixture(autouse=True)
+    def waiting(self, rows: Rows) -> None:
+        """Where nothing waits, somebody has seen to it."""
+        retried = rows.insert(1, attempts=3, last_error_code="http_500")
+        rows.change(retried, locked_until=seconds_from_now(60))
+
+    @pytest.mark.parametrize(
+        ("outcomes", "refuses"),
+        [
+            ({"dead": 12}, True), ({"retry": 3, "later": 2}, True), ({"dead": 4}, False), ({"outage": 12}, False),
+            ({"sent": 9}, False),
+        ],
+    )  # fmt: skip
+    def test_of_which_each_is_refused(
+        self, site: Settings, store: Store, rows: Rows, outcomes: dict[str, int], refuses: bool
+    ) -> None:
+        """Also half an hour after the last one, and until one arrives."""
+        rows.insert(12, status="dead", dead_at=seconds_from_now(-130), last_error_code="http_422")
+        tally(store, 1800, **outcomes)
+        assert ("destination_refuses" in found(site, *OF_SENDS)) is refuses
+        if refuses:
+            [problem] = examine(site).problems
+            assert f"orders refuses everything (http_422, http_500): {sum(outcomes.values())} sends" in problem.fact
+            assert "none ever arrived; the next try is in " in problem.fact
+            assert [each.code for each in problem.follows] == ["dead_letters"]
+            tally(store, sent=1)
+            assert found(site, *OF_SENDS) == {}
+
+    def test_of_which_half_fail(self, site: Settings, store: Store) -> None:
+        tally(store, sent=50, retry=2)
+        assert found(site, *OF_SENDS) == {}
+        tally(store, sent=1, retry=49)
+        [problem] = examine(site).problems
+        assert (problem.code, problem.which, problem.severity) == ("destination_failing", "orders", Severity.ERROR)
+        assert problem.fact.startswith("50% of the sends to orders fail (http_500): ")
+
+    def test_of_which_half_failed_until_a_moment_ago(self, site: Settings, store: Store) -> None:
+        """It has recovered when a send arrives, and none has failed for longer than at that rate one should have."""
+        tally(store, 10, sent=50, retry=50)
+        tally(store, sent=1)
+        assert found(site, *OF_SENDS) == {}
+
+    @pytest.mark.parametrize(("seconds", "waits"), [(100, False), (900, True)])
+    def test_after_which_the_receiver_lets_all_wait(
+        self, site: Settings, store: Store, rows: Rows, seconds: int, waits: bool
+    ) -> None:
+        rows.change(locked_until=seconds_from_now(seconds), last_error_code="http_429")
+        tally(store, later=1)
+        seen = found(site, *OF_SENDS)
+        assert seen.keys() == ({"destination_waits"} if waits else set())
+        if waits:
+            assert "1 message wait (http_429): the next try is in 1" in seen["destination_waits"].fact
+            tally(store, sent=1)
+            assert found(site, *OF_SENDS) == {}
 
 
 class TestQueue:
+    CODES = ("queue_stuck", "queue_slow")
+
     @pytest.fixture
     def full(self, settings: MakeSettings, broker_url: str, rows: Rows) -> Iterator[Settings]:
         """As many singles are queued as make the claim add no more."""
@@ -192,46 +173,58 @@ class TestQueue:
             yield settings(broker_url=broker_url)
             client.delete(PUBLISH_QUEUE)
 
-    def tally(self, rows: Rows, count: int) -> None:
-        y = rows.tables.tallies
-        minute = func.date_trunc("minute", func.now())
-        with rows.engine.begin() as connection:
-            connection.execute(insert(y).values(minute=minute, destination="orders", outcome="sent", count=count))
-
     def test_of_which_nothing_is_sent(self, full: Settings) -> None:
-        stuck = found(full, "queue_stuck", "queue_slow")
+        stuck = found(full, *self.CODES)
         assert stuck.keys() == {"queue_stuck"}
         assert f"About {QUEUE_SHORT} singles wait" in stuck["queue_stuck"].fact
 
-    def test_that_takes_longer_than_the_leases(self, full: Settings, rows: Rows) -> None:
-        self.tally(rows, QUEUE_SHORT // 2)
-        slow = found(full, "queue_stuck", "queue_slow")
+    def test_that_takes_longer_than_the_leases(self, full: Settings, store: Store) -> None:
+        tally(store, sent=QUEUE_SHORT // 2)
+        slow = found(full, *self.CODES)
         assert slow.keys() == {"queue_slow"}
         assert "OUTBOX_SINGLES" in slow["queue_slow"].remedy
 
-    def test_that_moves_on(self, full: Settings, rows: Rows) -> None:
-        self.tally(rows, 10_000)
-        assert found(full, "queue_stuck", "queue_slow") == {}
+    def test_that_moves_on(self, full: Settings, store: Store) -> None:
+        tally(store, sent=10_000)
+        assert found(full, *self.CODES) == {}
 
 
-def test_workers_are_known_by_their_heartbeats_if_the_broker_is_away(settings: MakeSettings, rows: Rows) -> None:
-    away = settings(broker_url=NOBODY)
-    beats(rows, "worker", 5.0, name="all@host", queues=["outbox.claim", "outbox.drain", "outbox.maintain"])
-    missing = found(away, "no_workers")["no_workers"]
-    assert "the queue outbox.publish: the broker could not be asked, and no heartbeat is known" in missing.fact
-    beats(rows, "worker", 300.0, name="publish@host", queues=["outbox.publish"])
-    assert "the last heartbeat was 5 min ago" in found(away, "no_workers")["no_workers"].fact
+def test_messages_that_are_claimed_but_not_sent(site: Settings, rows: Rows, store: Store) -> None:
+    """Their leases run out, and they are claimed again and again."""
+    beats(rows, "publish", 300)
+    assert roots(site) == {}
+    rows.insert(3)
+    again = {"lease": uuid4(), "locked_until": seconds_from_now(40), "last_error_code": "lease_expired"}
+    rows.change(created_at=seconds_from_now(-240), **again)
+    silent = found(site, "silent")["silent"]
+    assert silent.fact == (
+        "Messages have been due for 4 min, and nothing has been sent for 5 min, though there is publish@here to do it."
+    )
+    pauses.pause(store, "orders", "alice", None)
+    assert found(site, "silent") == {}
+    pauses.resume(store, "orders", "alice")
+    beats(rows, "publish", 5)
+    assert found(site, "silent") == {}
 
 
-def test_an_app_of_no_queue_is_no_worker(settings: MakeSettings, broker_url: str, rows: Rows) -> None:
-    with PinnedCelery("mine", broker=broker_url, settings=settings()):
-        assert "none answers" in found(settings(broker_url=broker_url), "no_workers")["no_workers"].fact
+def test_a_feed_that_fails_or_is_late_and_its_queue_without_a_worker(
+    site: Settings, store: Store, rows: Rows, engine: Engine, schema: str
+) -> None:
+    def of_feeds() -> Problem:
+        [problem] = examine(fed).problems
+        return problem
 
-
-def test_the_clock_of_a_worker_s_host(settings: MakeSettings, rows: Rows) -> None:
-    beats(rows, "worker", name="claim@a", host="a", clock=time.time())
-    assert found(settings(), "clock_skew") == {}
-    beats(rows, "worker", name="publish@b", host="b", clock=time.time() + 400)
-    skewed = found(settings(), "clock_skew")["clock_skew"]
-    assert re.search(r"b is (399|400)\.\d s ahead of it\.$", skewed.fact)
-    assert skewed.severity is Severity.ERROR
+    fed = site.replace(feeds={"eu": {"url": "sqlite:////no/such/file.db"}})
+    assert roots(fed) == {"no_workers": "outbox.feed"}
+    beats(rows, "worker", 1, "feed@here", queues=["outbox.feed"])
+    assert roots(fed) == {}
+    feeds = Feeds(store)
+    feeds.take("eu", token := str(uuid4()))
+    feeds.end("eu", token, clean=True, lag=(3, site.stale_after + 60))
+    assert (of_feeds().code, of_feeds().which, of_feeds().how_many) == ("feed_late", "eu", 3)
+    assert of_feeds().fact == "The feed eu has a row that waits for 6 min."
+    feeds.take("eu", token)
+    feeds.end("eu", token, clean=True, error="it is gone")
+    sql(engine, schema)("UPDATE outbox_feeds SET failed_at = failed_at - interval '6 min'")
+    assert of_feeds().fact == "The feed eu can't be read for 6 min: it is gone"
+    assert roots(site) == {}

@@ -87,7 +87,7 @@ def begun(site: Site) -> Problems:
             yield warning(
                 "tasks_wait",
                 f"{many(row.count, 'task')} of {row.destination} wait in the queue {queue}, the first for "
-                f"{span(row.oldest)}" + (f"; {row.again:,} were sent again." if row.again else "."),
+                f"{span(row.oldest)}" + (f"; sent again: {row.again:,}." if row.again else "."),
                 f"That is more than stale_after ({site.settings.stale_after:g} s). The workers are busy, or have lost "
                 "the broker.",
                 "Start more of the application's workers; see what they do:\n"
