@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,9 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.operating.problems import CODES, checks, examine
-from outbox_tasks.operating.problems.site import Site
-from tests.conftest import MakeSettings, Rows, Stream
-from tests.integration.doctoring import NOBODY
+from outbox_tasks.operating.problems import examine
+from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
+from tests.integration.doctoring import NOBODY, sql
 
 Run = Callable[..., Result]
 
@@ -39,40 +39,60 @@ def run(
     return lambda *arguments: CliRunner().invoke(outbox, ["doctor", *arguments], prog_name="outbox-tasks")
 
 
-def test_what_is_found_is_grouped_with_its_remedy(run: Run) -> None:
+def test_root_causes_come_with_cause_remedies_and_what_follows(run: Run) -> None:
     told = run()
     assert told.exit_code == 1
-    assert [line for line in told.stdout.splitlines() if line and line[0] != " "] == [
-        "Database", "Tables", "Transactions of others", "Broker", "Workers", "Messages", "Destinations", "6 errors"
-    ]  # fmt: skip
-    assert "  error no_beat\n    Beat has never ticked here.\n" in told.stdout
-    assert max(map(len, told.stdout.splitlines())) <= 80
+    lines = told.stdout.splitlines()
+    assert lines[0].startswith("✗ No worker serves outbox.claim, outbox.publish, outbox.drain, outbox.maintain:")
+    assert "    → celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h" in lines
+    assert "    so: Beat has never ticked here." in lines
+    assert any(line.startswith("Database: it answers and takes writes; ") for line in lines)
+    assert lines[-1] == "3 errors"
+    assert max(map(len, lines)) <= 80
 
 
 def test_for_programs_it_is_one_object(run: Run) -> None:
-    said = json.loads(run("--json").stdout)
-    assert said.keys() == {"healthy", "findings", "in_order", "not_looked_at"}
-    assert {tuple(finding) for finding in said["findings"]} == {
-        ("subject", "code", "severity", "fact", "cause", "remedy")
-    }
-    assert "no_workers" in {finding["code"] for finding in said["findings"]}
-    assert said["not_looked_at"] == []
+    told = json.loads(run("--json").stdout)
+    assert told.keys() == {"healthy", "problems", "in_order", "not_looked_at"}
+    [root] = told["problems"]
+    assert tuple(root) == (
+        "code", "severity", "fact", "cause", "remedy", "which", "since", "how_many", "follows"
+    )  # fmt: skip
+    assert (root["code"], [one["code"] for one in root["follows"]]) == ("no_workers", ["no_beat", "no_claims"])
+    assert told["not_looked_at"] == []
 
 
 def test_only_checks_for_one_code(run: Run) -> None:
-    assert (run("--only", "index_missing").exit_code, run("--only", "index_missing").stdout) == (
-        0, "Everything that was looked at is in order.\n"
+    assert (run("--only", "index_missing").exit_code, run("--only", "index_missing").stdout.strip()) == (
+        0, "Everything that was looked at is in order."
     )  # fmt: skip
-    said = json.loads(run("--json", "--only", "no_beat", "--only", "no_claims").stdout)
-    assert [finding["code"] for finding in said["findings"]] == ["no_beat", "no_claims"]
-    assert said["in_order"] == []
+    told = json.loads(run("--json", "--only", "no_claims", "--only", "no_beat").stdout)
+    assert [(root["code"], [one["code"] for one in root["follows"]]) for root in told["problems"]] == [
+        ("no_beat", ["no_claims"])
+    ]  # fmt: skip
+    assert told["in_order"] == {}
+
+
+def test_status_and_health_name_the_same_problems_in_the_same_words(run: Run, rows: Rows) -> None:
+    rows.insert(2, status="dead", dead_at=seconds_from_now(-60))
+
+    def told(command: str) -> list[tuple[str, str]]:
+        answer = CliRunner().invoke(outbox, [command, "--json"]).stdout
+        return [
+            (each["code"], re.sub(r"[0-9]+ s", "", each["fact"] + each["cause"] + each["remedy"]))
+            for root in json.loads(answer)["problems"]
+            for each in (root, *root["follows"])
+        ]
+
+    assert told("health") == told("status") == told("doctor")
+    assert [code for code, _ in told("health")] == ["no_workers", "no_beat", "no_claims", "dead_letters"]
 
 
 def test_subjects_that_could_not_be_checked_are_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_DATABASE_URL", "postgresql://127.0.0.1:1/outbox")
     told = run("--json", "--only", "index_missing")
     assert told.exit_code == 1
-    assert [finding["code"] for finding in json.loads(told.stdout)["findings"]] == ["database_away"]
+    assert [problem["code"] for problem in json.loads(told.stdout)["problems"]] == ["database_away"]
     assert json.loads(told.stdout)["not_looked_at"] == ["Tables"]
 
 
@@ -82,39 +102,28 @@ def test_an_unknown_code_is_bad_usage(run: Run) -> None:
     assert "no_beat" in refused.output
 
 
-def test_everything_away_is_a_finding_each_and_takes_some_seconds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_away_is_a_problem_each(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_DATABASE_URL", "postgresql://127.0.0.1:1/outbox")
     monkeypatch.setenv("OUTBOX_BROKER_URL", NOBODY)
     monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": "nats://127.0.0.1:1"}}))
-    said = json.loads(run("--json").stdout)
-    assert [finding["code"] for finding in said["findings"]] == ["database_away", "broker_away", "destination_away"]
+    told = json.loads(run("--json").stdout)
+    assert [problem["code"] for problem in told["problems"]] == ["database_away", "broker_away", "destination_away"]
 
 
 def test_settings_that_contradict_each_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_BACKOFF_CAP", "0.5")
     told = run("--json")
     assert told.exit_code == 1
-    [finding] = json.loads(told.stdout)["findings"]
-    assert (finding["code"], finding["subject"]) == ("settings", "Settings")
-    assert "backoff_cap" in finding["fact"]
+    [problem] = json.loads(told.stdout)["problems"]
+    assert problem["code"] == "settings"
+    assert "backoff_cap" in problem["fact"]
 
 
-def test_a_check_that_fails_is_a_finding_and_stops_no_other(
+def test_a_check_that_fails_is_a_problem_and_stops_no_other(
     settings: MakeSettings, rows: Rows, engine: Engine, schema: str
 ) -> None:
-    """A view in the place of a table: what its index is asked is not what is expected."""
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"ALTER TABLE {schema}.outbox_heartbeats RENAME TO elsewhere")
-    seen = examine(settings())
-    failed = [finding for finding in seen.everything if finding.code == "check_failed"]
-    assert failed
-    assert any("no_beat" in finding.cause for finding in failed)
-    assert "dead_letters" not in {finding.code for finding in seen.everything}
-    # no destination takes tasks, and there are no feeds
-    assert {part.subject for part in seen.parts} == {*checks.SUBJECTS} - {checks.TASKS, checks.FEEDS}
-
-
-def test_every_check_can_be_asked_for(settings: MakeSettings) -> None:
-    site = Site(settings())
-    site.close()
-    assert {code for check in checks.CHECKS for code in check.codes} | {checks.CHECK_FAILED} == CODES
+    sql(engine, schema)("ALTER TABLE outbox_heartbeats RENAME TO elsewhere")
+    seen = examine(settings(), deep=True)
+    failed = [problem for problem in seen.everything if problem.code == "check_failed"]
+    assert any("no_beat" in problem.cause for problem in failed)
+    assert {"Database", "Broker", "Messages", "Destinations"} <= seen.in_order.keys()
