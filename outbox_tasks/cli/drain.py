@@ -70,6 +70,8 @@ def _run(seconds: float | None) -> int:
         try:
             drained = drain_all(store, publishers, _Told(counters, progress), stop=stop)
             counters.ran("claim", claimed=_sent(drained))
+            if _sent(drained):
+                counters.ran("publish")
         finally:
             counters.close()
             publishers.close()

@@ -20,7 +20,7 @@ from outbox_tasks.relay.store.feeds import Feeds, FeedState
 BOUND = 1_000
 """Messages of a destination and state are counted up to this, and estimated beyond it."""
 
-COUNTED_OF_ALL, COUNTED_OF_EACH = 20_000, 20
+COUNTED_OF_ALL, COUNTED_OF_EACH = 10_000, 10
 """With many destinations fewer of each are counted: about so many in all, but so many of each at least."""
 
 PAGES = 300

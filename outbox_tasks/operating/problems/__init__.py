@@ -81,7 +81,7 @@ def examine(
 
 def look(site: Site, *, deep: bool = False, only: Collection[str] = ()) -> Examination:
     """The same over connections that are there. The site keeps what was read, for whoever shows more of it."""
-    site.deep = deep
+    site.deep = deep or bool(only)
     wanted = {check: (deep or not check.deep) if not only else not check.codes.isdisjoint(only) for check in CHECKS}
     # The last ones first: a check that finds out what they need may need something too.
     needed: set[Reached] = set()
