@@ -434,8 +434,8 @@ class MaintainedElsewhere(OutboxError):
 
 class UnknownMessage(OutboxError):
     says = """
-    There is no message {id}: it was never committed, or it was sent and has left the archive. Look for it with
-    `outbox-tasks list`."""
+    There is no message {id}: it was never committed, or it was sent and has left the archive. Or it is elsewhere:
+    `outbox-tasks show {id}` says what can be checked."""
 
 
 class NotDead(OutboxError):

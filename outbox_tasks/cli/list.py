@@ -9,11 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
-from outbox_tasks.cli.shared.output import STATE_STYLES, ago, answer, json_option, say, wants_json
+from outbox_tasks.cli.shared.output import answer, json_option, listed, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import STATES, Found, Lookup
-from outbox_tasks.operating.messages.life import error_of
-from outbox_tasks.text import moment, one_line
+from outbox_tasks.text import moment
 
 
 @click.command("list")
@@ -58,13 +57,5 @@ def _remarks(found: Found, limit: int) -> list[str]:
 
 def _listed(messages: list[dict[str, Any]]) -> RenderableType:
     """Each message on one line, and a second one for its error and key."""
-    lines = [Text(f"{'id':<36}  {'state':<9}  {'age':<4} message", "bold")]
-    for one in messages:
-        line = Text(f"{one['id']}  ").append(f"{one['state']:<9}", STATE_STYLES[one["state"]])
-        line.append(f"  {ago(one['created_at']):<4} {one_line(one['destination'])}  {one_line(one['event_type'])}")
-        key = f"key {one_line(one['key'])}" if one["key"] is not None else ""
-        more = "  ".join(filter(None, (error_of(one), key)))
-        lines += [line, Text(f"  {more}", "dim")] if more else [line]
-    for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
-    return Group(*lines)
+    head = Text(f"{'id':<36}  {'state':<9}  {'age':<4} message", "bold", no_wrap=True, overflow="ellipsis")
+    return Group(head, *map(listed, messages))

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
-from uuid import UUID
 
 import click
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from outbox_tasks.cli.shared.output import STATE_STYLES, ago, answer, cell, echo_raw, json_option
+from outbox_tasks.cli.shared.output import (
+    STATE_STYLES,
+    ago,
+    answer,
+    cell,
+    echo_raw,
+    json_option,
+    listed,
+    say,
+    wants_json,
+)
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
-from outbox_tasks.text import moment, printable
+from outbox_tasks.operating.messages.search import Answer, search
+from outbox_tasks.text import many, moment, one_line, printable, shell_line
 
 LONGEST = 64 * 1024
 """Bytes of a payload that a terminal gets. A pipe gets all of it."""
@@ -26,20 +37,60 @@ HEX_LINES = 32
 
 
 @click.command()
-@click.argument("id", type=click.UUID)
+@click.argument("text", metavar="TEXT")
+@click.option("--payloads", is_flag=True, help="Look into payloads too, for two seconds at most.")
 @click.option("--payload", "only_payload", is_flag=True, help="Print the bytes of the payload, and nothing else.")
 @json_option
-def show(id: UUID, only_payload: bool) -> None:
-    """Show everything about one message, its history and its payload.
+def show(text: str, payloads: bool, only_payload: bool) -> None:
+    """Show everything about a message, its history and its payload, and why it is where it is.
 
-    Exit code 1 if there is no such message.
+    TEXT is what you have of it: its id or the first eight digits of that, the id of its Celery task, event or
+    aggregate, or its key. If several messages fit, they are listed. Exit code 1 if there is none.
     """
     with open_store() as store:
-        found = Lookup(store).one(id)
+        answered = search(store, text, payloads=payloads)
+        found = None if answered.only is None else Lookup(store).one(answered.only)
+    if found is None and only_payload:
+        raise click.UsageError(f"{len(answered.messages)} messages fit, and --payload is for one: name its id.")
+    if found is None:
+        answer(asdict(answered), _listed(answered))
+        for line in _remarks(answered) if not wants_json() else ():
+            say(line, err=True)
+        raise SystemExit(not answered.messages)
     if only_payload:
         echo_raw(found["payload"])
     else:
         answer(_with_text(found), _message(found))
+
+
+KINDS = {
+    "id": "its id", "event": "its event", "beginning": "its id begins so", "task": "its Celery task",
+    "aggregate": "its aggregate", "key": "its key", "payload": "in its payload",
+}  # fmt: skip
+"""What a text is to a message."""
+
+
+def _listed(answered: Answer) -> RenderableType | None:
+    """Each message on a line, and below it why it is where it is."""
+    if not answered.messages:
+        return None
+    lines = []
+    for message in answered.messages:
+        lines.append(listed(message))
+        kinds = ", ".join(KINDS[kind] for kind in message["kinds"])
+        lines.append(Text(f"  {kinds}{': ' + one_line(str(message['waits'])) if message['waits'] else ''}", "dim"))
+    return Group(*lines)
+
+
+def _remarks(answered: Answer) -> Iterator[str]:
+    if answered.more:
+        yield f"There may be more: {shell_line('list', '--key', answered.text)}"
+    if (looked := answered.payloads) is not None and not looked.complete:
+        far = "" if looked.back_to is None else f", back to those of {moment(looked.back_to)}"
+        yield f"Looked into {many(looked.count, 'payload')}{far}: that took two seconds."
+    if not answered.messages:
+        yield f"No message fits {answered.text!r}. It may be that:"
+    yield from (f"- {reason}" for reason in answered.reasons)
 
 
 def _with_text(found: dict[str, Any]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class TasksBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """The result of a task of this backend, as its row says. Raises `TaskResultDoesNotExist`."""
         try:
-            asked = {"id": str(UUID(str(result_id))), "part": None, "start": 0}
+            asked = {"ids": [str(UUID(str(result_id)))], "part": None, "start": 0}
             row = latest(read_in_django(connections[self._database], self._find, asked))
             call = Call.of(row)
         except (ValueError, NotOfDjango):

@@ -25,6 +25,15 @@ CREATE FUNCTION outbox_task_queue(headers jsonb) RETURNS text LANGUAGE sql IMMUT
   FROM (SELECT outbox_envelope(headers ->> 'celery-message') AS e) AS stored WHERE e IS NOT NULL
 $$;
 
+-- The numbers of messages that have this key or aggregate id, of each up to `most`, those of the first days first. The index
+-- leads to few pages; those that were written in the last minutes may not be in it yet, and are all read.
+CREATE FUNCTION outbox_about(said text, most integer) RETURNS SETOF bigint LANGUAGE sql STABLE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = on AS $$
+  (SELECT m.seq FROM outbox_messages m WHERE m.key = said LIMIT most)
+  UNION
+  (SELECT m.seq FROM outbox_messages m WHERE m.aggregate_id = said LIMIT most)
+$$;
+
 -- Each message that is not yet sent or discarded, with its state, and the table that it is in. `locked_until` is when its
 -- lease ends, or until when it waits. Ask for few: by `id`, or by `destination` and `place`.
 CREATE VIEW outbox_at_work AS

@@ -48,11 +48,12 @@ STATEMENTS = {
         doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone look/pages report/identity run/identity""",
     "worker relay operator reader": """
         claim/next_due claim/outstanding doctor/made doctor/open_writers find/aged find/became find/dead
-        find/dead_counted find/groups find/messages find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts""",
+        find/dead_counted find/groups find/messages find/search find/states keep/missing look/archived look/sends
+        run/by_task run/completed run/whereabouts""",
     "worker relay operator": """
         claim/expire claim/hold_back claim/unblock deliver/give_back deliver/vain doctor/tasks find/archived
-        find/named find/one find/originals keep/lot keep/measured keep/rows run/end_waits run/expire run/lose
-        run/overtaken run/renew run/requeue run/unknown run/wait_on test/expire test/return_keys""",
+        find/named find/one find/originals find/payloads keep/lot keep/measured keep/rows run/end_waits run/expire
+        run/lose run/overtaken run/renew run/requeue run/unknown run/wait_on test/expire test/return_keys""",
     "relay": """
         alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts alert/turn
         claim/ask_drains claim/begin_drain claim/end_drain claim/recall claim/take_free claim/take_free_singly
@@ -66,9 +67,9 @@ STATEMENTS = {
         traffic/meters traffic/recovered traffic/tripped traffic/unspent traffic/untried""",
     "relay operator reader": """
         alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
-        find/at_work find/at_work_counted keep/at_work keep/days keep/writers look/blocked_keys look/books
-        look/counts look/drains look/heads look/present look/sample look/strays look/waiting_keys report/course
-        report/heartbeats report/tallied traffic/processes traffic/states""",
+        find/at_work find/at_work_counted find/elsewhere find/working keep/at_work keep/days keep/writers
+        look/blocked_keys look/books look/counts look/drains look/heads look/present look/sample look/strays
+        look/waiting_keys report/course report/heartbeats report/tallied traffic/processes traffic/states""",
     "operator": "act/begin act/edit act/replay audit/open audit/pause audit/resume",
 }
 """The files of `sql/`, by the roles that may run them."""

@@ -44,7 +44,8 @@ def test_its_destination_is_paused_or_its_circuit_is_open(store: Store, rows: Ro
 
 def test_its_destination_is_unknown(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1, destination="odrers")
-    buried = moment(rows.one(id).locked_until + timedelta(hours=1))
+    [written] = [row.created_at for row in rows.shown()]
+    buried = moment(written + timedelta(hours=1))
     assert waits(store, id).startswith(f"No destination 'odrers' is configured here; at {buried} it becomes a dead")
 
 

@@ -96,7 +96,7 @@ class Finding(Database):
         return self._look("find/archived.sql", wanted, True, since=since, to=to, **place)
 
     def one(self, id: UUID, part: int | None = None, start: int = 0) -> Sequence[Any]:
-        return self.ask("find/one.sql", id=id, part=part, start=start)
+        return self.ask("find/one.sql", ids=[id], part=part, start=start)
 
     def groups(self, past: str, most: int, destination: str | None = None) -> Sequence[Any]:
         return self.ask("find/groups.sql", past=past, most=most, destination=destination)

@@ -135,7 +135,7 @@ def test_of_thirty_days_none_is_read_from_its_beginning(box: Box) -> None:
     act = {"entry": 0, "person": "ann", "reason": None, "token": None, "duration": 0.0, "until": None, "ids": dead}
     body = {"message": dead[0], "body": b"{}", "kind": "application/json", "digest": hashlib.sha256(b"{}").digest()}
     asked: list[tuple[str, int, dict[str, Any]]] = [
-        ("find/one.sql", 300, {"id": sent, "part": None, "start": 0}),
+        ("find/one.sql", 300, {"ids": [sent], "part": None, "start": 0}),
         ("find/states.sql", 1600, {"ids": dead}),
         ("find/named.sql", 600, {"ids": dead}),
         ("act/edit.sql", 300, {**body, "person": "ann", "reason": None}),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.text import one_line, printable
 
 if TYPE_CHECKING:
@@ -93,6 +94,21 @@ def ago(moment: datetime) -> str:
     """How long ago something was; with "in", how far ahead it is."""
     seconds = (datetime.now(UTC) - moment).total_seconds()
     return age(seconds) if seconds >= 0 else f"in {age(-seconds)}"
+
+
+def listed(message: dict[str, Any]) -> Text:
+    """A message on a line that is cut, and on a second one its error and key, if it has any."""
+    from rich.text import Text
+
+    line = Text(f"{message['id']}  ", no_wrap=True, overflow="ellipsis")
+    line.append(f"{message['state']:<9}", STATE_STYLES[message["state"]])
+    line.append(
+        f"  {ago(message['created_at']):<4} {one_line(message['destination'])}  {one_line(message['event_type'])}"
+    )
+    key = f"key {one_line(message['key'])}" if message["key"] is not None else ""
+    if more := "  ".join(filter(None, (error_of(message), key))):
+        line.append(f"\n  {more}", "dim")
+    return line
 
 
 def cell(text: object, style: str = "") -> Text:

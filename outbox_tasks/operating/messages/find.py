@@ -151,7 +151,7 @@ class Lookup:
 
         `part`: so many bytes of the payload, from `start`. With 0, nothing that the application wrote is read, or that
         quotes it: headers and history are empty too."""
-        rows = self._database.ask("find/one.sql", id=id, part=part, start=start)
+        rows = self._database.ask("find/one.sql", ids=[id], part=part, start=start)
         if not rows:
             raise UnknownMessage(id=id)
         message = latest([row._asdict() for row in rows])

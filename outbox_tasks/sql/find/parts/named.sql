@@ -1,9 +1,9 @@
 -- These messages, with what the journal and the leases say of them.
 leased AS MATERIALIZED (
-  SELECT s AS seq, l.locked_until, l.begun_at, l.holder FROM :schema.outbox_leases l CROSS JOIN LATERAL unnest(l.seqs) AS s
+  SELECT s AS seq, l.token, l.locked_until, l.begun_at, l.holder FROM :schema.outbox_leases l CROSS JOIN LATERAL unnest(l.seqs) AS s
 ), known AS MATERIALIZED (
   SELECT m.seq, m.id, m.destination, m.key, m.event_type, m.created_at, m.deliver_at, j.state AS ended, j.at AS finished_at,
-         l.locked_until AS lease_end, l.begun_at, coalesce(j.holder, l.holder) AS holder,
+         l.locked_until AS lease_end, l.token AS lease, l.begun_at, coalesce(j.holder, l.holder) AS holder,
          row_number() OVER (ORDER BY j.at DESC NULLS FIRST, m.seq DESC) AS place
   FROM :schema.outbox_messages m
   LEFT JOIN LATERAL (

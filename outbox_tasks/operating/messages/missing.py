@@ -1,0 +1,88 @@
+"""What may be the case with a message that a search did not find, by what can be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import where
+from outbox_tasks.operating.audit import deed
+from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.text import many, moment, one_line, redacted, shell_line, some, span
+
+OPEN_FOR = 1.0
+"""Seconds for which a transaction must be open to be named: others come and go all the time."""
+
+
+def reasons(database: Database, text: str, *, in_payloads: bool) -> Iterator[str]:
+    """Sentences, those first that say the most about this text."""
+    id = uuid_of(text)
+    for act in database.ask("audit/about.sql", target=str(id or text), named=[]):
+        yield f"At {moment(act.at)} {one_line(act.who)} did this to it: {deed(act._asdict())}."
+    yield _uncommitted(database)
+    yield from _gone(database, id)
+    yield from _at_feeds(database)
+    yield from _elsewhere(database)
+    if id is None:
+        yield (
+            "It is only a part of a name: keys, aggregate ids and Celery task ids are looked for in full, and ids from "
+            "their first eight digits on."
+        )
+    if text in database.settings.destinations:
+        yield f"It is a destination: {shell_line('list', '--destination', text)}"
+    else:
+        yield f"It is an event type: {shell_line('list', '--type', text)}"
+    if not in_payloads:
+        yield f"It stands in a payload: {shell_line('show', '--payloads', text)}"
+
+
+def uuid_of(text: str) -> UUID | None:
+    """The UUID that a text is; None: it is none."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _uncommitted(database: Database) -> str:
+    asked = {"place": database.settings.database_schema, "destination": None, "key": None, "seq": None}
+    rows = [row for row in database.ask("doctor/open_writers.sql", **asked) if row.age is None or row.age > OPEN_FOR]
+    if not rows:
+        return "It was rolled back, or never published: no transaction that has written here is open now."
+    ages = ["" if row.age is None else f", {span(row.age)}" for row in rows]
+    who = [one_line(row.application or "a client") for row in rows]
+    names = [f"session {row.pid} ({name}{age})" for row, name, age in zip(rows, who, ages, strict=True)]
+    return f"It is not committed yet. Transactions that wrote here and are open: {some(names)}."
+
+
+def _gone(database: Database, id: UUID | None) -> Iterator[str]:
+    since, retention = database.ask("find/elsewhere.sql")[0].since, database.settings.archive_retention
+    if since is None:
+        return
+    made = None if id is None or id.version != 7 else datetime.fromtimestamp((id.int >> 80) / 1000, UTC)
+    says = "" if made is None else f" By its id it was made at {moment(made)}."
+    kept = f"what was sent or discarded stays for {span(retention)}" if retention else "no archive is deleted here"
+    yield f"It has left the archive: {kept}, and the oldest messages here are of {moment(since)}.{says}"
+
+
+def _at_feeds(database: Database) -> Iterator[str]:
+    if not database.settings.feeds:
+        return
+    states = Feeds(database).states()
+    for state in states:
+        if state.failing is not None:
+            yield f"It waits at its source: the feed {state.name} fails since {span(state.failing)}: {state.error}"
+        elif state.waiting:
+            yield f"It waits at its source: {many(state.waiting, 'row')} of the feed {state.name} are not copied yet."
+    if unread := sorted(set(database.settings.feeds) - {state.name for state in states}):
+        yield f"It waits at its source: no row of {some(unread)} was ever copied."
+
+
+def _elsewhere(database: Database) -> Iterator[str]:
+    settings = database.settings
+    others = database.ask("find/elsewhere.sql")[0].schemas
+    also = f" This database has other outboxes, in the schemas {some(others)}." if others else ""
+    here = f"{redacted(settings.database_url or '')}, {where(settings.database_schema)}"
+    yield f"It was written to another database or schema than this one ({here}).{also}"

@@ -1,0 +1,152 @@
+"""One search for what people have in hand of a message: an id, a Celery task, an event, an aggregate, a key, or a part
+of its payload. The command `show` and the page's search box ask it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
+from outbox_tasks.model import MAX_TEXT, sibling
+from outbox_tasks.operating.messages.find import ARCHIVED, LAST, Filter, Lookup
+from outbox_tasks.operating.messages.missing import reasons, uuid_of
+from outbox_tasks.text import is_text
+
+MOST = 20
+"""Messages of each kind that are looked for."""
+
+EXPLAINED = 5
+"""Messages of which the answer says why they are where they are."""
+
+BEGINNING = re.compile("[0-9a-f]{8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12})?")
+"""The beginning of an id: at least its first group."""
+
+PAYLOAD_SECONDS = 2.0
+"""The longest search of payloads."""
+
+PAYLOAD_BYTES = 64 * 1024
+"""The bytes of each payload that are looked at."""
+
+PAYLOADS, PAYLOADS_AT_WORK = 500_000, 10_000
+"""Payloads that are looked at: in all, and before these of what is at work, of each table."""
+
+LOOK = 10_000
+"""Payloads that one statement looks at."""
+
+
+@dataclass(slots=True)
+class Looked:
+    """How far a search of payloads got."""
+
+    count: int = 0
+    """Messages that were looked at."""
+    complete: bool = False
+    """Whether these were all, or enough was found."""
+    back_to: datetime | None = None
+    """When the oldest of them was written, apart from those at work and dead."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a search has found."""
+
+    text: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """As in a list, those at work first, then the latest. Also `kinds`: what the text is to the message (see
+    find/search.sql, and `payload`), and `waits`: if there are several, why the first ones are where they are."""
+    more: bool = False
+    """Whether there may be more messages than these."""
+    payloads: Looked | None = None
+    """None: payloads were not looked at."""
+    reasons: list[str] = field(default_factory=list)
+    """If nothing was found: what may be the case."""
+
+    @property
+    def only(self) -> UUID | None:
+        """The one message that was meant; None: none was found, or several."""
+        exact = [message["id"] for message in self.messages if "id" in message["kinds"]]
+        found = exact or [message["id"] for message in self.messages]
+        return found[0] if len(found) == 1 and not self.more else None
+
+
+def search(database: Database, text: str, *, payloads: bool = False, limit: float | None = None) -> Answer:
+    """The messages that a text names. `payloads`: also those in whose payload it stands, as far as two seconds go;
+    `limit`: seconds that any other statement may run. Raises `InvalidFilter`."""
+    text = text.strip()
+    if not text or not is_text(text) or len(text) > MAX_TEXT:
+        raise InvalidFilter(reason=f"a search needs a text of 1 to {MAX_TEXT} characters, without NUL")
+    answer = Answer(text)
+    kinds = _named(database, answer, limit)
+    if payloads and not any("id" in found for found in kinds.values()):
+        answer.payloads = Looked()
+        for id in _with_payload(database, text, answer.payloads):
+            if "payload" not in kinds.setdefault(id, []):
+                kinds[id].append("payload")
+        answer.more = answer.more or len(kinds) > MOST
+    seen = set()
+    for row in database.ask("find/states.sql", limit, ids=[*kinds]):
+        if row.id not in seen:  # of a message that was replayed, the copy that waits comes first
+            seen.add(row.id)
+            answer.messages.append({**row._asdict(), "kinds": kinds[row.id], "waits": None})
+    if answer.only is None:
+        _explain(database, answer.messages)
+    if not answer.messages:
+        answer.reasons = list(reasons(database, text, in_payloads=payloads))
+    return answer
+
+
+def _named(database: Database, answer: Answer, limit: float | None) -> dict[UUID, list[str]]:
+    """What the text is to which messages, by their ids."""
+    text, low, high = answer.text, None, None
+    id = uuid_of(text)
+    if id is None and BEGINNING.fullmatch(text.lower()):
+        digits = text.lower().replace("-", "")
+        low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    events = [] if id is None else [sibling(id, name) for name in database.settings.destinations]
+    asked = {"id": id, "siblings": events, "low": low, "high": high, "text": str(id or text), "most": MOST + 1}
+    rows = database.ask("find/search.sql", limit, **asked)
+    kinds = {row.id: list(row.kinds) for row in rows}
+    counts = [sum(kind in found for found in kinds.values()) for kind in ("beginning", "task", "aggregate", "key")]
+    answer.more = max(counts) > MOST
+    if answer.more and counts[-1] > MOST:  # these are some of them; people want the latest, and what is at work
+        latest = Lookup(database).find(Filter(key=text), MOST, limit).messages
+        kinds = {message["id"]: ["key"] for message in latest} or kinds
+    return kinds
+
+
+def _explain(database: Database, messages: list[dict[str, Any]]) -> None:
+    """Say of the first messages why they are where they are."""
+    lookup = Lookup(database)
+    for message in [message for message in messages if message["state"] not in ARCHIVED][:EXPLAINED]:
+        message["waits"] = lookup.one(message["id"], 0)["waits"]
+
+
+def _with_payload(database: Database, text: str, looked: Looked) -> Iterator[UUID]:
+    """The ids of messages whose payload has the text: of those at work and dead, then of all, the latest first."""
+    deadline, found = time.monotonic() + PAYLOAD_SECONDS, 0
+    working = [row.seq for row in database.ask("find/working.sql", most=PAYLOADS_AT_WORK)]
+    lots = [working[start : start + LOOK] for start in range(0, len(working), LOOK)][::-1]
+    last = LAST
+    while looked.count < PAYLOADS and found <= MOST:
+        seqs = lots.pop() if lots else None
+        asked = {"text": text, "part": PAYLOAD_BYTES, "seqs": seqs, "last": last, "look": LOOK, "size": MOST + 1}
+        try:
+            *rows, end = database.ask("find/payloads.sql", max(0.05, deadline - time.monotonic()), **asked)
+        except DatabaseTooSlow:
+            return
+        yield from (row.id for row in rows)
+        found, looked.count = found + len(rows), looked.count + end.looked
+        if seqs is None:
+            if end.looked < LOOK:
+                looked.complete = True
+                return
+            last, looked.back_to = end.seq, end.at
+        if time.monotonic() > deadline:
+            return
+    looked.complete = found > MOST

@@ -1,0 +1,175 @@
+"""One search: what people have in hand of a message leads to it, and what is not found says what it may be."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from outbox_tasks import sql
+from outbox_tasks.errors import InvalidFilter
+from outbox_tasks.model import sibling, uuid7
+from outbox_tasks.operating.messages import search as module
+from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.operating.messages.search import search
+from outbox_tasks.relay.store import Store
+from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.conftest import Command
+
+TASK = str(uuid4())
+
+
+def found(store: Store, text: str, **more: bool) -> dict[str, list[str]]:
+    """What the text is to which messages."""
+    return {str(message["id"]): message["kinds"] for message in search(store, text, **more).messages}
+
+
+def written(rows: Rows, *, sent: bool, **columns: Any) -> str:
+    [id] = rows.insert(**columns)
+    if sent:
+        rows.settle(id)
+    return id
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["at work", "archived"])
+def test_each_name_leads_to_its_message(new_store: MakeStore, rows: Rows, sent: bool) -> None:
+    store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
+    event = uuid7()
+    order = written(rows, sent=sent, id=event, key="order:4711", aggregate_type="order", aggregate_id="4711")
+    mail = written(rows, sent=sent, id=sibling(event, "mails"), destination="mails")
+    task = written(rows, sent=sent, aggregate_type="celery.task", aggregate_id=TASK)
+    assert found(store, "order:4711") == {order: ["key"]}
+    assert found(store, " 4711 ") == {order: ["aggregate"]}
+    assert found(store, TASK.upper()) == {task: ["task"]}
+    assert found(store, mail) == {mail: ["id"]}
+    assert found(store, str(event)) == {order: ["id"], mail: ["event"]}
+    assert search(store, str(event)).only == event
+    assert search(store, TASK).only == UUID(task)
+    for length in (8, 9, 13, 30, 35):
+        assert {order: ["beginning"]}.items() <= found(store, str(event)[:length]).items(), length
+    for nothing in ("order:471", "order:4711%", str(event)[:7], str(uuid4()), "orders", "'"):
+        assert (found(store, nothing), search(store, nothing).only) == ({}, None)
+    for bad in ("", "  ", "a\0b", "x" * 1001):
+        with pytest.raises(InvalidFilter):
+            search(store, bad)
+
+
+def test_of_many_the_latest_and_those_at_work_are_shown_and_say_why(store: Store, rows: Rows) -> None:
+    [dead] = rows.insert(key="k", status="dead", dead_at=seconds_from_now(-5), last_error_code="http_422")
+    for id in rows.insert(30, key="k"):
+        rows.settle(id)
+    [last] = rows.insert(key="k")
+    answer = search(store, "k")
+    ids = [str(message["id"]) for message in answer.messages]
+    assert (len(ids), answer.more, answer.only) == (module.MOST, True, None)
+    assert ids[0] == last
+    [few] = rows.insert(key="few", status="dead", dead_at=seconds_from_now(-5), last_error_code="http_422")
+    rows.settle(*rows.insert(key="few"))
+    first, second = search(store, "few").messages
+    assert (str(first["id"]), first["state"], second["state"]) == (few, "dead", "sent")
+    assert str(first["waits"]).startswith("It is dead since ")
+    assert second["waits"] is None
+    assert dead in ids or answer.more
+
+
+class TestPayloads:
+    def test_are_looked_at_only_if_that_is_asked_for(self, store: Store, rows: Rows) -> None:
+        [old] = rows.insert(
+            status="dead", dead_at=seconds_from_now(-5), payload='{"order": 4711, "name": "Jürgen"}'.encode()
+        )
+        sent = written(rows, sent=True, payload=b'{"order": 4711}')
+        rows.insert(payload=b"\xff4711"[:3])
+        for id in rows.insert(5):
+            rows.settle(id)
+        assert found(store, "4711") == {}
+        assert found(store, "4711", payloads=True) == {old: ["payload"], sent: ["payload"]}
+        assert found(store, "Jürgen", payloads=True) == {old: ["payload"]}
+        answer = search(store, "4712", payloads=True)
+        assert answer.payloads is not None
+        assert (answer.messages, answer.payloads.complete, answer.payloads.count) == ([], True, 8 + 2)
+
+    def test_say_how_far_they_got(self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "LOOK", 3)
+        monkeypatch.setattr(module, "PAYLOADS", 6)
+        first = written(rows, sent=True, payload=b"4711", created_at=seconds_from_now(-7200))
+        for id in rows.insert(10, created_at=seconds_from_now(-60)):
+            rows.settle(id)
+        answer = search(store, "4711", payloads=True)
+        assert answer.payloads is not None
+        assert (answer.messages, answer.payloads.complete, answer.payloads.count) == ([], False, 6)
+        assert answer.payloads.back_to is not None
+        assert 55 < (datetime.now(UTC) - answer.payloads.back_to).total_seconds() < 600
+        monkeypatch.setattr(module, "PAYLOADS", 100)
+        assert found(store, "4711", payloads=True) == {first: ["payload"]}
+
+    def test_end_in_time(self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A statement that takes too long ends with the search, and what was found before stays."""
+        rows.insert(1, status="dead", dead_at=seconds_from_now(-5), payload=b"4711")
+        rows.insert(3000, payload=b"x" * 2000)
+        monkeypatch.setattr(module, "PAYLOAD_SECONDS", 0.0)
+        answer = search(store, "4712", payloads=True)
+        assert answer.payloads is not None
+        assert (answer.messages, answer.payloads.complete) == ([], False)
+
+
+class TestNothing:
+    def test_says_what_can_be_checked(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(archive_retention=86_400, feeds={"shop": {"url": "sqlite:////nowhere/shop.db"}})
+        id = uuid7()
+        reasons = search(store, str(id)).reasons
+        says = " ".join(reasons)
+        assert "no transaction that has written here is open now" in says
+        assert re.search(r"stays for 24 h, and the oldest messages here are of 2.* By its id it was made at 2", says)
+        assert "no row of shop was ever copied" in says
+        assert f"schema '{store.settings.database_schema}'" in says
+        assert f"outbox-tasks show --payloads {id}" in says
+        assert "only a part" not in says
+        assert "only a part of a name" in " ".join(search(store, "4711").reasons)
+        assert "It is a destination: outbox-tasks list --destination orders" in search(store, "orders").reasons
+
+    def test_names_who_has_not_committed(self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("outbox_tasks.operating.messages.missing.OPEN_FOR", 0.0)
+        id = str(uuid4())
+        with psycopg.connect(store.settings.database_url, application_name="import.py") as writer:
+            verb = sql.statement("write/publish.sql", store.settings.database_schema)
+            row = {"id": id, "event_type": "a", "destination": "orders", "text": "{}", "content_type": "a/b"}
+            psycopg.RawCursor(writer).execute(verb.text, verb.values({"row": json.dumps([row])}))
+            says = search(store, id).reasons[0]
+            pid = writer.info.backend_pid
+            assert says.startswith("It is not committed yet. Transactions that wrote here and are open: session ")
+            assert f"session {pid} (import.py, 0 s)" in says
+        assert found(store, id) == {id: ["id"]}
+
+    def test_names_who_purged_it(self, store: Store, rows: Rows) -> None:
+        [id] = rows.insert(status="dead", dead_at=seconds_from_now(-5))
+        Operator(store, "anna").act("purge", [UUID(id)], target=id)
+        with pytest.raises(Exception, match="no message"):
+            Lookup(store).one(UUID(id))
+        assert re.fullmatch(r"At 2.* UTC anna did this to it: purge.*", search(store, id).reasons[0])
+
+
+def test_the_command_shows_one_lists_several_and_says_why_there_is_none(command: Command, rows: Rows) -> None:
+    [one] = rows.insert(key="order:1", payload=b'{"total": 42}')
+    rows.insert(2, key="order:2")
+    shown = command("show", "order:1")
+    assert (shown.exit_code, f"Message {one}" in shown.stdout, "No claim has ever run" in shown.stdout) == (
+        0,
+        True,
+        True,
+    )
+    assert command("show", "order:1", "--payload").stdout == '{"total": 42}'
+    several = command("show", "order:2")
+    assert (several.exit_code, several.stdout.count("its key: ")) == (0, 2)
+    assert len(json.loads(command("show", "order:2", "--json").stdout)["messages"]) == 2
+    assert command("show", "order:2", "--payload").exit_code == 2
+    assert f"Message {one}" in command("show", "--payloads", '"total": 42').stdout
+    nothing = command("show", "order:3")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
+    assert "No message fits 'order:3'. It may be that:\n- It was rolled back" in nothing.stderr
+    assert json.loads(command("show", "order:3", "--json").stdout)["reasons"]
