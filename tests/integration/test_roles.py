@@ -69,7 +69,8 @@ STATEMENTS = {
         alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
         find/at_work find/at_work_counted find/elsewhere find/working keep/at_work keep/days keep/writers
         look/blocked_keys look/books look/counts look/drains look/heads look/present look/sample look/strays
-        look/waiting_keys report/course report/heartbeats report/tallied traffic/processes traffic/states""",
+        look/waiting_keys report/course report/heartbeats report/lately report/tallied
+        traffic/processes traffic/states""",
     "operator": "act/begin act/edit act/replay audit/open audit/pause audit/resume",
 }
 """The files of `sql/`, by the roles that may run them."""
