@@ -38,7 +38,8 @@ SETTLE = "`deliver/settle.sql`"
 
 TABLE = (
     Move("publish", (NOWHERE,), ("ready", "waiting"), "`writers.sql`"),
-    Move("wake", ("waiting",), ("ready",), "`claim/wake.sql`", "no key; its time has come"),
+    Move("wake", ("waiting",), ("ready",), "`claim/wake.sql`, `act/try.sql`",
+         "no key; its time has come, or a person tries it now"),
     Move("take singly", ("ready", "held"), ("leased",), TAKE, "with a key only the first message of it"),
     Move("take a batch", ("ready", "held"), ("begun",), TAKE, "of a key the first messages; its send has begun"),
     Move("put aside", ("ready",), ("held",), "`keys.sql`", "its key is busy, or it is not due yet"),
@@ -65,6 +66,7 @@ TABLE = (
     Move("run: failed for good", RUNNING, ("dead",), "`run/fail.sql`", "the run's token"),
     Move("run: the task's retry", RUNNING, ("waiting", "ready", "held"), "`run/retry.sql`", "the run's token"),
     Move("run: put back", RUNNING, ("handed over",), "`run/requeue.sql`", "the run's token"),
+    Move("try", ("leased",), ("ready", "held"), "`act/try.sql`", "a single that waits for Celery's retry"),
     Move("redrive", ("dead",), ("ready", "held"), "`act/redrive.sql`"),
     Move(
         "discard · cancel", ("dead", "ready", "waiting", "held", *either("leased"), *HANDED), ("discarded",),

@@ -44,6 +44,7 @@ SECTIONS = {
         "show": "Show everything about one message, its history and its payload.",
         "errors": "Show the errors of the dead letters, in groups.",
         "redrive": "Send dead letters again.",
+        "try": "Try messages at once that wait for another attempt.",
         "replay": "Send messages of the archive again.",
         "discard": "Give messages up.",
         "edit": "Mend the payload of a dead letter, in $EDITOR or from a file.",
@@ -51,6 +52,7 @@ SECTIONS = {
     "Steer it": {
         "pause": "Send nothing to a destination until it is resumed.",
         "resume": "Send to a paused or failing destination again.",
+        "stop": "End an act that is under way.",
         "audit": "List who did what, and why.",
     },
 }

@@ -10,13 +10,14 @@ from uuid import UUID
 import click
 from rich.text import Text
 
-from outbox_tasks.cli.shared.acts import act_on_ids
+from outbox_tasks.cli.shared.acts import do
 from outbox_tasks.cli.shared.options import ActOptions, act_options
 from outbox_tasks.cli.shared.output import answer, console, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.acts import Operator
-from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.operating.messages.find import DEAD, Filter, Lookup
 from outbox_tasks.operating.messages.payload import laid_out, lossless, mended
+from outbox_tasks.operating.messages.preview import Choice
 from outbox_tasks.text import printable
 
 
@@ -49,7 +50,7 @@ def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: b
         if not (redrive and wants_json()):
             answer({"edited": id, "audit": entry}, f"Edited. The former payload: outbox-tasks audit --payload {entry}")
         if redrive:
-            act_on_ids(store, "redrive", ("dead",), [id], replace(options, yes=True))
+            do(store, Choice("redrive", Filter(states=(DEAD,)), [id]), replace(options, yes=True))
 
 
 def _edited(former: bytes) -> bytes:

@@ -6,12 +6,13 @@ from datetime import timedelta
 
 import click
 
-from outbox_tasks.cli.shared.acts import act_on_filter
+from outbox_tasks.cli.shared.acts import do
 from outbox_tasks.cli.shared.options import ActOptions, Duration, act_options, as_filter
 from outbox_tasks.cli.shared.output import answer, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.preview import Choice
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import many
 
@@ -32,8 +33,8 @@ def purge(older_than: float, dead: bool, destination: str | None, options: ActOp
         raise click.UsageError("--destination goes with --dead: the archive is kept by days")
     with open_store() as store:
         if dead:
-            wanted = as_filter(("dead",), None, destination=destination)
-            act_on_filter(store, "purge", wanted, options, lambda now: now - timedelta(seconds=older_than))
+            choice = Choice("purge", as_filter(("dead",), None, destination=destination))
+            do(store, choice, options, lambda now: now - timedelta(seconds=older_than))
         else:
             _purge_archive(store, timedelta(seconds=older_than), options)
 

@@ -100,11 +100,11 @@ def _wanted(
 
 
 def _report(done: Done, named: bool) -> None:
-    shown = {"replayed": done.count, "waiting": len(done.missed), "stopped": done.stopped, "audit": done.entry}
+    shown = {"replayed": done.count, "waiting": len(done.not_changed), "stopped": done.stopped, "audit": done.entry}
     answer(shown, f"{messages(done.count)} replayed{', then it was stopped' if done.stopped else ''}.")
     if not wants_json():
-        if done.missed:
-            say(f"{messages(len(done.missed))} of the same id wait already: not replayed.", err=True)
+        if done.not_changed:
+            say(f"{messages(len(done.not_changed))} of the same id wait already: not replayed.", err=True)
         if done.stopped and not named:
             say(f"To go on: outbox-tasks replay --resume {done.entry}", err=True)
     if done.stopped:

@@ -14,11 +14,11 @@ from sqlalchemy import Connection, delete, text
 
 from lab.trace import Trace
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Runs
 from tests.conftest import Rows
+from tests.integration.acting import acted
 from tests.integration.machine import CRASHED, LONG, Broker, Chance, Destination, Forgetful, Runner, Tasks, Worker
 
 KEYS = ("a", "a", "b", None)
@@ -27,7 +27,7 @@ TRANSACTIONS = 2
 ACTIONS = [
     *["write"] * 5, *["commit"] * 4, "roll_back", *["claim"] * 6, *["start"] * 3, *["go_on"] * 5, *["deliver"] * 9,
     "die", "lose_a_task", "time_passes", "some_leases_expire", "broker_is_flushed", "recall", "redrive", "discard",
-    *["cancel"] * 2,
+    "try_now", *["cancel"] * 2,
     *["begin_a_run"] * 5, *["end_a_run"] * 4, "renew",
 ]  # fmt: skip
 ENDS = [*["done"] * 4, "dead", "discarded", "lost", "retry", "put back", "silent"]
@@ -92,7 +92,6 @@ class Relay(RuleBasedStateMachine):
         self.publishers = {"orders": self.orders, "tasks": self.tasks}
         self.workers: list[Worker] = []
         self.runner = Runner(Runs(self.store.engine, self.store.settings), self.tasks)
-        self.person = Operator(self.store, "ann")
         self.count = 0
 
     # One rule, whose actions are weighted: with a rule for each, hypothesis seldom brings together what takes them all.
@@ -270,13 +269,18 @@ class Relay(RuleBasedStateMachine):
     def redrive(self, _: Chance | None = None) -> None:
         dead = [row.id for row in self.rows.hot() if row.status == "dead"]
         if dead and self._nobody_cancels:
-            self.person.act("redrive", dead)
+            acted(self.store, "redrive", dead)
+
+    def try_now(self, _: Chance) -> None:
+        """All that wait for another attempt."""
+        if (rows := self.rows.hot()) and self._nobody_cancels:
+            acted(self.store, "try", [row.id for row in rows], states=["retrying"])
 
     def discard(self, chance: Chance) -> None:
         """A dead letter, or a message that waits."""
         if (rows := self.rows.hot()) and self._nobody_cancels:
             id: UUID = chance.of(rows).id
-            if self.person.act("discard", [id], states=["dead", "pending"]).count:
+            if acted(self.store, "discard", [id], states=["dead", "pending"]).count:
                 self.discarded.add(str(id))
 
     # --- the end ---

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -24,6 +25,8 @@ from sqlalchemy import text
 from outbox_tasks.cli import outbox
 from outbox_tasks.cli.shared.options import Duration
 from outbox_tasks.cli.show import shown_payload
+from outbox_tasks.operating.messages.background import Runner
+from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.messages.payload import laid_out, lossless
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable
@@ -188,8 +191,7 @@ class TestActs:
         agreed = run("redrive", "--all", typed="y\n")
         assert (agreed.exit_code, "3 messages redriven.\n" in agreed.stdout) == (0, True)
         [act] = acts(rows)
-        ids = act.facts.pop("changed")
-        assert (act.who, act.count, len(ids), act.facts) == (getpass.getuser(), 3, 3, {"states": ["dead"]})
+        assert (act.who, act.count, len(act.facts["changed"])) == (getpass.getuser(), 3, 3)
         assert run("redrive", "--all", "--yes").stdout == "There is nothing to redrive.\n"
 
     def test_refuse_to_act_without_a_filter(self, run: Run) -> None:
@@ -240,6 +242,105 @@ class TestActs:
         assert f"{redriven} message" in out
         assert "then it was stopped" in out
         assert (process.returncode, acts(rows)[0].count) == (1, redriven)
+
+    def test_another_process_goes_on_if_the_command_is_killed(
+        self, environment: None, store: Store, rows: Rows
+    ) -> None:
+        del environment
+        bury(rows, 200)
+        command = [sys.executable, "-m", "outbox_tasks", "redrive", "--all", "--yes", "--rate", "40"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ) as process:
+            eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
+            process.kill()
+        [act] = acts(rows)
+        assert 0 < act.count == sum(row.status == "pending" for row in rows.hot()) < 200
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"UPDATE {rows.tables.acts} SET locked_until = now()"))
+        with closing(Runner(store)) as runner:
+            runner.start()
+            eventually(lambda: acts(rows)[0].count == 200)
+        assert all(row.history[-1]["entry"] == act.seq and len(row.history) == 1 for row in rows.hot())
+
+    def test_can_be_stopped_by_somebody_else(self, environment: None, run: Run, rows: Rows) -> None:
+        del environment
+        bury(rows, 500)
+        command = [sys.executable, "-m", "outbox_tasks", "redrive", "--all", "--yes", "--rate", "50", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+            eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
+            [act] = acts(rows)
+            assert told(run("stop", str(act.seq), "--who", "bob", "--json")) == {"stopped": True}
+            out, _ = process.communicate(timeout=60)
+        assert (process.returncode, json.loads(out)["stopped"]) == (1, True)
+        assert json.loads(out)["redriven"] == acts(rows)[0].count < 500
+        again = run("stop", str(act.seq))
+        assert (again.exit_code, again.stdout) == (1, f"No. {act.seq} is not under way.\n")
+        assert "stopped by bob" in run("audit").stdout
+
+    def test_somebody_who_acts_on_the_same_messages_is_told_so(self, run: Run, store: Store, rows: Rows) -> None:
+        dead = bury(rows, 3)
+        bury(rows, destination="mails")
+        wanted = Filter(states=("dead",), destination="orders")
+        how: dict[str, Any] = {"who": "anna", "why": None, "token": uuid4(), "total": 3, "wake": False}
+        entry = Runner(store).begin("redrive", wanted, **how)
+        said = "anna is redriving 3 messages of orders since "
+        for asked in (["redrive", "--all"], ["discard", dead[0]], ["redrive", "--type", "order.*"]):
+            assert said in run(*asked, "--dry-run").stderr, asked
+        for asked in (
+            ["redrive", "--destination", "mails"],
+            ["try", "--all"],
+            ["discard", "--state", "pending", "--all"],
+        ):
+            assert said not in run(*asked, "--dry-run").stderr, asked
+        assert any(said in remark for remark in told(run("redrive", "--all", "--dry-run", "--json"))["remarks"])
+        assert told(run("redrive", "--all", "--yes", "--json"))["redriven"] == 4, "it may go on"
+        Runner(store).stop(entry, "anna")
+        assert said not in run("redrive", "--all", "--dry-run").stderr
+
+    @pytest.mark.parametrize(
+        ("row", "remark"),
+        [
+            ("paused_at, paused_by) VALUES ('orders', now(), 'bob')", "orders is paused by bob"),
+            ("opened_at, pause_until, error_code, error) VALUES ('orders', now(), now() + interval '1 hour', 'x', 'y')",
+             "the circuit of orders is open"),
+        ],
+    )  # fmt: skip
+    def test_says_that_the_messages_would_wait(self, run: Run, rows: Rows, row: str, remark: str) -> None:
+        [dead] = bury(rows)
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"INSERT INTO {rows.tables.destinations} (name, {row}"))
+        for asked in (["redrive", "--all"], ["redrive", dead]):
+            shown = run(*asked, "--dry-run").stderr
+            assert remark in shown
+            assert "These messages would wait: " in shown
+            assert "outbox-tasks resume orders" in shown
+        assert remark not in run("discard", "--all", "--dry-run").stderr
+
+    def test_try_makes_due_what_waits_for_an_attempt(self, run: Run, rows: Rows) -> None:
+        waits = {"attempts": 2, "last_error_code": "http_429", "locked_until": seconds_from_now(900)}
+        ids = rows.insert(3, **waits) + rows.insert(1, destination="mails", **waits)
+        [scheduled] = rows.insert(locked_until=seconds_from_now(900))
+        assert "Try 3 messages?" in run("try", "--destination", "orders", typed="n\n").stdout
+        done = run("try", "--destination", "orders", "--yes", "--why", "it is mended")
+        assert (done.exit_code, "3 messages made due.\n" in done.stdout) == (0, True)
+        assert [rows.one(id).place for id in ids] == ["ready"] * 3 + ["waiting"]
+        assert {rows.one(id).attempts for id in ids} == {2}
+        missed = run("try", ids[3], scheduled, "--yes")
+        assert (missed.exit_code, missed.stderr) == (1, f"{scheduled} was not: it is scheduled.\n")
+        again = run("try", "--destination", "orders", "--yes")
+        assert (again.exit_code, "3 messages not: " in again.stderr) == (0, True), "they are due already"
+        assert "try 3 messages" in run("audit").stdout
+
+    def test_try_of_a_destination_ends_its_own_pause_also_if_nothing_waits(self, run: Run, rows: Rows) -> None:
+        with rows.engine.begin() as connection:
+            opened = "now() - interval '1 hour', now() + interval '900 seconds'"
+            row = f"(name, opened_at, pause_until) VALUES ('orders', {opened})"
+            connection.execute(text(f"INSERT INTO {rows.tables.destinations} {row}"))
+        asked = run("try", "--destination", "orders", typed="y\n")
+        assert "One message would try it at once." in asked.stderr
+        assert asked.exit_code == 0
+        with rows.engine.connect() as connection:
+            due = f"SELECT pause_until <= now() AND opened_at IS NOT NULL FROM {rows.tables.destinations}"
+            assert connection.scalar(text(due))
 
 
 class TestEdit:

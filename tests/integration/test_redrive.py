@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,8 +14,8 @@ from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from tests.claims import take
-from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
-from tests.integration.conftest import environment
+from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.acting import acted
 
 DEAD = Filter(states=("dead",))
 
@@ -40,10 +37,10 @@ def operator(store: Store) -> Operator:
 
 
 class TestRedrive:
-    def test_makes_a_dead_letter_due_with_all_its_attempts(self, store: Store, rows: Rows, operator: Operator) -> None:
+    def test_makes_a_dead_letter_due_with_all_its_attempts(self, store: Store, rows: Rows) -> None:
         [id] = bury(rows, outages=2, begun=True, deliver_at=seconds_from_now(-9000))
-        done = operator.act("redrive", [UUID(id)], target=id)
-        assert (done.count, done.missed, done.stopped) == (1, [], False)
+        done = acted(store, "redrive", [id], why="the shop is back")
+        assert (done.count, done.not_changed, done.stopped) == (1, [], False)
         row = rows.one(id)
         assert (row.status, row.attempts, row.outages, row.begun, row.lease) == ("pending", 0, 0, False, None)
         assert (row.dead_at, row.last_error_code) == (None, "http_400")
@@ -55,12 +52,14 @@ class TestRedrive:
         [single] = take(store, {"orders": 1})
         assert single.id == id
 
-    def test_leaves_messages_that_died_after_the_plan_and_others(self, rows: Rows, operator: Operator) -> None:
+    def test_leaves_messages_that_died_after_the_plan_and_others(
+        self, store: Store, rows: Rows, operator: Operator
+    ) -> None:
         first, others = bury(rows, 3), [*rows.insert(), str(uuid4())]
         plan = operator.plan(DEAD)
         later = bury(rows, 2, dead_at=seconds_from_now(0))
-        done = operator.act("redrive", [UUID(id) for id in first + others + later], until=plan.until)
-        assert (done.count, done.missed) == (3, [UUID(id) for id in others + later])
+        done = acted(store, "redrive", first + others + later, until=plan.until)
+        assert (done.count, done.not_changed) == (3, [UUID(id) for id in others + later])
         assert rows.one(others[0]).history is None
         assert list(operator.chosen(DEAD, plan.until)) == []
 
@@ -110,30 +109,11 @@ class TestRedrive:
         wanted = Filter(states=("dead",), event_type="other")
         assert len(list(operator.chosen(wanted, operator.plan(wanted).until))) == 10
 
-    def test_a_killed_redrive_has_said_in_the_audit_how_much_was_done(self, store: Store, rows: Rows) -> None:
-        ids = bury(rows, 200)
-        code = (
-            "import sys, uuid; from outbox_tasks.operating.messages.acts import Operator;"
-            "from outbox_tasks.relay.store import Store;"
-            "from outbox_tasks.settings import Settings; store = Store.connect(Settings());"
-            "Operator(store, 'ann').act('redrive', [uuid.UUID(id) for id in sys.argv[1:]], rate=40)"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", code, *ids], env={**os.environ, **environment(store.settings)}
-        ) as process:
-            eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
-            process.kill()
-        redriven = [row for row in rows.hot() if row.status == "pending"]
-        [act] = acts(rows)
-        assert 0 < act.count == len(redriven) < 200
-        assert all(row.history[-1]["entry"] == act.seq for row in redriven)
-        assert Operator(store, "bob").act("redrive", [UUID(id) for id in ids]).count == 200 - act.count
-
 
 class TestDiscard:
-    def test_of_dead_letters_leaves_waiting_messages(self, rows: Rows, operator: Operator) -> None:
+    def test_of_dead_letters_leaves_waiting_messages(self, store: Store, rows: Rows) -> None:
         [waits] = rows.insert()
-        assert operator.act("discard", [UUID(waits)]).missed == [UUID(waits)]
+        assert acted(store, "discard", [waits]).not_changed == [UUID(waits)]
 
 
 class TestEdit:
@@ -172,33 +152,35 @@ class TestEdit:
         with pytest.raises(UnknownMessage):
             operator.edit(uuid4(), b"{}", b"[]", "application/json")
 
-    def test_is_refused_if_the_message_was_redriven_or_edited_meanwhile(self, rows: Rows, operator: Operator) -> None:
+    def test_is_refused_if_the_message_was_redriven_or_edited_meanwhile(
+        self, store: Store, rows: Rows, operator: Operator
+    ) -> None:
         [id] = bury(rows)
         operator.edit(UUID(id), b"{}", b"[1]", "application/json")
         with pytest.raises(EditRefused, match="somebody else has changed"):
             operator.edit(UUID(id), b"{}", b"[2]", "application/json")
-        operator.act("redrive", [UUID(id)])
+        acted(store, "redrive", [id])
         with pytest.raises(NotDead):
             operator.edit(UUID(id), b"[1]", b"[2]", "application/json")
         assert rows.one(id).payload == b"[1]"
 
     def test_is_refused_if_the_message_is_redriven_at_this_moment(
-        self, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         [id] = bury(rows)
-        monkeypatch.setattr(operator, "check", lambda *_: operator.act("redrive", [UUID(id)]))
+        monkeypatch.setattr(operator, "check", lambda *_: acted(store, "redrive", [id]))
         with pytest.raises(NotDead):
             operator.edit(UUID(id), b"{}", b"[]", "application/json")
         assert rows.one(id).payload == b"{}"
 
 
 class TestPurge:
-    def test_deletes_dead_letters_for_good(self, rows: Rows, operator: Operator) -> None:
+    def test_deletes_dead_letters_for_good(self, store: Store, rows: Rows, operator: Operator) -> None:
         old = bury(rows, 2, dead_at=seconds_from_now(-7200))
         [new] = bury(rows)
         plan = operator.plan(DEAD, until=lambda now: now - timedelta(hours=1))
         assert plan.count == 2
-        done = operator.act("purge", [UUID(id) for id in (*old, new)], until=plan.until)
-        assert (done.count, done.missed) == (2, [UUID(new)])
+        done = acted(store, "purge", [*old, new], until=plan.until)
+        assert (done.count, done.not_changed) == (2, [UUID(new)])
         assert ([str(row.id) for row in rows.hot()], rows.archived()) == ([new], [])
         assert acts(rows)[0].action == "purge"

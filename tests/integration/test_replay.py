@@ -61,7 +61,7 @@ class TestACopy:
         archived.fill(archived.ago(1), key="k", headers={"tenant": "t1"}, aggregate_id="7", seq=literal(5))
         [original] = rows.archived()
         done = replay(store, Replay(SENT, ids=(original.id,)))
-        assert (done.count, done.missed, done.stopped) == (1, [], False)
+        assert (done.count, done.not_changed, done.stopped) == (1, [], False)
         [copy] = rows.hot()
         for name in ("id", "event_type", "destination", "key", "payload", "content_type", "created_at", "aggregate_id"):
             assert getattr(copy, name) == getattr(original, name), name

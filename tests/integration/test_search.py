@@ -9,11 +9,11 @@ import pytest
 
 from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.model import Step, Verdict, sibling, uuid7
-from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
+from tests.integration.acting import acted
 from tests.integration.conftest import Lease
 from tests.integration.test_redrive import bury
 
@@ -35,7 +35,7 @@ def one_of_each(store: Store, rows: Rows, lease: Lease) -> dict[str, str]:
     store.settle(batch.token, "orders", [Verdict(sent, Step.SENT), Verdict(failed, Step.LATER, 60.0, "busy", "later")])
     ids = {"sent": sent.id, "retrying": failed.id, "leased": lease(1).messages[0].id}
     ids["dead"], ids["discarded"] = bury(rows, 2)
-    Operator(store, "ann").act("discard", [UUID(ids["discarded"])])
+    acted(store, "discard", [ids["discarded"]])
     [ids["pending"]] = rows.insert()
     [ids["scheduled"]] = rows.insert(locked_until=seconds_from_now(3600))
     handed = {"attempts": 1, "lease": uuid4(), "handed_at": seconds_from_now(0), "locked_until": seconds_from_now(60)}
@@ -152,7 +152,7 @@ class TestList:
 class TestOne:
     def test_shows_its_whole_history(self, lookup: Lookup, rows: Rows, store: Store) -> None:
         [id] = bury(rows, key="k", payload=b"\x00\xff", headers={"tenant": "t1"})
-        Operator(store, "ann", "it is mended").act("redrive", [UUID(id)])
+        acted(store, "redrive", [id], why="it is mended")
         message = lookup.one(UUID(id))
         assert message is not None
         assert (message["state"], message["payload"], message["headers"]) == ("pending", b"\x00\xff", {"tenant": "t1"})

@@ -17,13 +17,13 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Step
-from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import drain_all
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
+from tests.integration.acting import acted
 from tests.integration.supervised import QUEUE, Send, Tasks, supervised
 
 
@@ -137,7 +137,7 @@ class TestActs:
     ) -> None:
         [id] = rows.insert(payload=b"{}")
         send()
-        assert Operator(confirming, "ann").act("discard", [UUID(id)], states=("handed over",)).count == 1
+        assert acted(confirming, "discard", [id], states=("handed over",)).count == 1
         assert tasks.begin(tasks.headers()[0]) is None
         assert tasks.runs.whereabouts(id) == ("discarded", rows.archived()[0].locked_by)
 
@@ -165,7 +165,7 @@ class TestActs:
         assert run is not None
         assert tasks.runs.dead(run, "ValueError", "no", None)
         rows.change([id], payload=b'{"n": 2}')
-        Operator(confirming, "ann").act("redrive", [UUID(id)])
+        acted(confirming, "redrive", [id])
         assert send() == {"handed": 1}
         assert tasks.begin(copy) is None
         assert tasks.begin(tasks.headers()[-1]) is not None

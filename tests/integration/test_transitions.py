@@ -21,6 +21,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from tests.claims import take
 from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.acting import acted
 from tests.planted import planted
 
 HELD: dict[str, Any] = {"lease": uuid4(), "locked_until": seconds_from_now(60)}
@@ -151,9 +152,9 @@ def test_what_the_relay_people_and_writers_do_is_transitions(
     _run(store, {"orders": Refuses()})
     person = Operator(store, "ann", "tidy up")
     person.edit(UUID(edited), b"{}", b"[]", "application/json")
-    person.act("redrive", [UUID(edited)])
-    person.act("purge", [UUID(dead)])
-    person.act("discard", [UUID(unwanted)], states=["pending"])
+    acted(store, "redrive", [edited])
+    acted(store, "purge", [dead])
+    acted(store, "discard", [unwanted], states=["pending"])
     found = trace.check()
     assert not found.wrong, str(found)
     known = {"publish", "take singly", "begin", "settle: sent or discarded", "settle: dead", "redrive", "purge"}

@@ -25,6 +25,7 @@ from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import act
 from tests.claims import take_batch
 from tests.conftest import Rows, eventually, seconds_from_now
+from tests.integration.acting import acted
 from tests.integration.browsing import Browser, Visit, words
 from tests.integration.test_redrive import acts, bury
 from tests.integration.test_web_overview import EVIL
@@ -284,7 +285,7 @@ class TestBegin:
         eventually(lambda: became(browser, entry) == ("note", "3 waiting"))
         rows.change([one], status="dead", dead_at=seconds_from_now(0), last_error_code="http_422")
         eventually(lambda: became(browser, entry) == ("bad", "2 waiting, 1 dead again (http_422)"))
-        Operator(store, "bob").act("discard", [UUID(one)])
+        acted(store, "discard", [one], who="bob")
         settle_all(store, rows)
         eventually(lambda: became(browser, entry) == ("note", "2 sent, 1 discarded"))
         assert "changed" not in browser.text(f"/acts/{entry}")
@@ -336,7 +337,7 @@ class TestBegin:
     def test_says_what_somebody_else_was_faster_with(self, browser: Browser, rows: Rows, store: Store) -> None:
         first, second, third = bury(rows, 3)
         fields = preview(browser)
-        Operator(store, "bob").act("redrive", [UUID(first)])
+        acted(store, "redrive", [first], who="bob")
         schema = rows.tables.messages.schema
         with rows.engine.connect() as other, other.begin():
             other.execute(
@@ -467,7 +468,7 @@ class TestAct:
 
     def test_of_the_command_line_is_shown_from_the_audit(self, browser: Browser, store: Store, rows: Rows) -> None:
         ids = [UUID(id) for id in bury(rows, 3)]
-        done = Operator(store, "bob", "by hand").act("discard", ids, facts={"named": 3})
+        done = acted(store, "discard", ids, who="bob", why="by hand")
         shown = browser.text(f"/acts/{done.entry}")
         assert "3 messages discarded" in shown
         assert "It was begun at the command line or by an application." in shown

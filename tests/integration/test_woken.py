@@ -14,12 +14,12 @@ from outbox_tasks import Outbox
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.archive.replay import Replay, Replayer
-from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.conftest import MakeStore, Rows, eventually
+from tests.integration.acting import acted
 from tests.integration.test_redrive import bury
 
 DEAD = Filter(states=("dead",))
@@ -27,14 +27,14 @@ DEAD = Filter(states=("dead",))
 
 def redrive(store: Store, rows: Rows) -> None:
     ids = [UUID(id) for id in bury(rows)]
-    assert Operator(store, "ann").act("redrive", ids).count == 1
+    assert acted(store, "redrive", ids).count == 1
 
 
 def discard(store: Store, rows: Rows) -> None:
     """A dead letter that blocks a key."""
     ids = [UUID(id) for id in bury(rows, key="order:1")]
     rows.insert(key="order:1")
-    assert Operator(store, "ann").act("discard", ids).count == 1
+    assert acted(store, "discard", ids).count == 1
 
 
 def redrive_on_the_page(store: Store, rows: Rows) -> None:

@@ -160,7 +160,9 @@ def test_its_own_retry_says_what_the_new_copy_says(box: Box, storage: Store, run
     hand_over(storage)
     assert runs.retry(begun(box, runs, 1), COPY, 3600, "OSError", "busy")
     row = "SELECT payload, headers, content_type, deliver_at = due, w.attempts FROM outbox_messages m "
-    assert box.rows(f"{row} JOIN outbox_waiting w USING (seq)") == [(b"[1]", {"n": "2"}, "text/x", True, 0)]
+    assert box.rows(f"{row} JOIN outbox_waiting w USING (seq)") == [(b"[1]", {"n": "2"}, "text/x", True, 1)], (
+        "it has run once"
+    )
     end_waits(box)
     assert hand_over(storage) == 1
     assert runs.begin(run_of(box, 1), SAME, 60) is None, "a copy from before the retry"

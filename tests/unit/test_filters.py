@@ -19,6 +19,7 @@ from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.filters import command_line
 from outbox_tasks.operating.messages.find import Filter
+from outbox_tasks.operating.messages.preview import Choice
 
 HOSTILE = [
     "--all",
@@ -60,12 +61,9 @@ def understood(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield None
 
     monkeypatch.setattr(acts, "open_store", no_store)
-    monkeypatch.setattr(
-        acts, "act_on_filter", lambda _, action, wanted, options: seen.append((action, wanted, options))
-    )
-    monkeypatch.setattr(acts, "act_on_ids", lambda _, action, states, ids, options: seen.append((action, ids, options)))
+    monkeypatch.setattr(acts, "do", lambda _, choice, options: seen.append((choice, options)))
 
-    def run(line: str) -> tuple[str, Any, Any]:
+    def run(line: str) -> tuple[Choice, Any]:
         program, *arguments = words(line)
         assert program == "outbox-tasks"
         done = CliRunner().invoke(outbox, arguments)
@@ -79,19 +77,19 @@ class TestCommandLine:
     @pytest.mark.parametrize("wanted", FILTERS)
     def test_redrives_the_same_messages(self, understood: Any, wanted: Filter) -> None:
         line = command_line("redrive", wanted, rate=0.5, limit=100, why=wanted.key)
-        action, filter, options = understood(line)
-        assert (action, filter) == ("redrive", wanted)
+        choice, options = understood(line)
+        assert choice == Choice("redrive", wanted, [])
         assert (options.rate, options.limit, options.why) == (0.5, 100, wanted.key)
 
     @pytest.mark.parametrize("wanted", FILTERS + WAITING)
     def test_discards_the_same_messages(self, understood: Any, wanted: Filter) -> None:
-        assert understood(command_line("discard", wanted))[:2] == ("discard", wanted)
+        assert understood(command_line("discard", wanted))[0] == Choice("discard", wanted, [])
 
     def test_names_the_same_messages(self, understood: Any) -> None:
         ids = [uuid4(), uuid4()]
         for action in filters.CHANGEABLE:
             wanted = filters.for_act(action, Filter(), named=True)
-            assert understood(command_line(action, wanted, ids))[:2] == (action, ids)
+            assert understood(command_line(action, wanted, ids))[0] == Choice(action, wanted, ids)
 
     def test_has_nothing_that_a_terminal_obeys(self) -> None:
         line = command_line("redrive", Filter(states=("dead",), key="a\x1b[2J\r\n\u202e'"), why="\x07")

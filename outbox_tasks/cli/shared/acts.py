@@ -1,25 +1,25 @@
-"""What redrive, discard, purge and edit share: show what would be done, ask, do it, and say what was done."""
+"""What redrive, try, discard, purge and edit share: show what would be done, ask, do it, and say what was done."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
-from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import click
 
 from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate, together
 from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, say, table, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.acts import Action, Done, Kind, Operator, Plan
+from outbox_tasks.operating.messages.acts import Action, Done, Kind
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.filters import DONE, for_act
-from outbox_tasks.operating.messages.find import Filter, Lookup
+from outbox_tasks.operating.messages.preview import Choice, Preview, preview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import many, one_line
 
@@ -52,14 +52,10 @@ def act(
 ) -> None:
     """Do it to the messages that the options choose. Takes the values of `choice_options`."""
     filtered = any(value is not None for value in (group, error, *given.values()))
-    check_choice(f"{action}: IDS, filters such as --group", ids, everything or filtered, limit)
-    options = replace(options, limit=limit, rate=rate)
+    check_choice(f"{action}: IDS, filters such as --destination", ids, everything or filtered, limit)
     wanted = for_act(action, as_filter(states, error, group, **given), named=bool(ids))
     with open_store() as store:
-        if ids:
-            act_on_ids(store, action, wanted.states, list(dict.fromkeys(ids)), options)
-        else:
-            act_on_filter(store, action, wanted, options)
+        do(store, Choice(action, wanted, list(dict.fromkeys(ids))), replace(options, limit=limit, rate=rate))
 
 
 def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | None) -> None:
@@ -70,51 +66,30 @@ def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | No
         raise click.UsageError(f"say which messages to {what}, or --all")
 
 
-def act_on_ids(store: Store, action: Action, states: tuple[str, ...], ids: list[UUID], options: ActOptions) -> None:
-    """Do it to these messages, and say which were in another state."""
-    found = Lookup(store).states(ids)
+def do(store: Store, choice: Choice, options: ActOptions, until: Callable[[datetime], datetime] | None = None) -> None:
+    """Show what would be done, ask, do it, and say what was done. `until`: see `Operator.plan`."""
+    found = preview(store, choice, until)
+    plan = found.plan
     if not wants_json():
-        for id in ids:
-            say(f"{id}  {found.get(str(id), 'not there')}")
-    plan = {"messages": [{"id": id, "state": found.get(str(id))} for id in ids]}
-    if not options.agreed(plan, f"{action.capitalize()} {messages(len(ids))}?"):
+        _show(choice, found)
+    count = len(choice.ids) or found.count
+    first = f"the first {options.limit:,} of " if options.limit and options.limit < count else ""
+    question = f"{choice.action.capitalize()} {first}{messages(count, found.more)}?"
+    shown = (
+        {"messages": [{"id": id, "state": found.states.get(id)} for id in choice.ids]}
+        if plan is None
+        else {"count": plan.count, "more": plan.more, "kinds": [asdict(kind) for kind in plan.kinds]}
+    )
+    if not options.agreed({**shown, "remarks": found.remarks}, question, empty=found.empty):
         return
-    target = str(ids[0]) if len(ids) == 1 else None
-    how = {"states": states, "target": target, "facts": {} if target else {"named": len(ids)}}
-    _report(store, action, _done(store, action, ids, options, len(ids), **how))
-
-
-def act_on_filter(
-    store: Store,
-    action: Action,
-    wanted: Filter,
-    options: ActOptions,
-    until: Callable[[datetime], datetime] | None = None,
-) -> None:
-    """Do it to all messages of the filter that were there when it began. `until` moves that moment."""
-    operator = Operator(store, options.who, options.why)
-    plan = operator.plan(wanted, until)
-    if not wants_json():
-        _show(plan, action, store)
-    first = f"the first {options.limit:,} of " if options.limit and options.limit < plan.count else ""
-    question = f"{action.capitalize()} {first}{messages(plan.count, plan.more)}?"
-    shown = {"count": plan.count, "more": plan.more, "kinds": [asdict(kind) for kind in plan.kinds]}
-    if not options.agreed(shown, question, empty=not plan.count):
-        return
-    chosen = islice(operator.chosen(wanted, plan.until), options.limit)
-    total = options.limit if plan.more else min(plan.count, options.limit or plan.count)
-    facts = {**wanted.facts, **({"limit": options.limit} if options.limit else {})}
-    done = _done(store, action, chosen, options, total, until=plan.until, states=wanted.states, facts=facts)
-    done.missed.clear()  # somebody else acted on these first; their number is enough
-    _report(store, action, done)
-
-
-def _done(
-    store: Store, action: Action, ids: Iterable[UUID], options: ActOptions, total: int | None, **how: Any
-) -> Done:
-    with stoppable() as stop, progress(total) as moved:
-        operator = Operator(store, options.who, options.why)
-        return operator.act(action, ids, rate=options.rate, stop=stop, progress=moved, **how)
+    total = options.limit if found.more else min(count, options.limit or count)
+    with closing(Runner(store)) as runner, stoppable() as stop, progress(total) as moved:
+        entry = runner.begin(
+            choice.action, choice.wanted, choice.ids, who=options.who, why=options.why, token=uuid4(),
+            until=plan.until if plan else None, rate=options.rate, limit=options.limit, total=total, wake=False,
+        )  # fmt: skip
+        done = runner.follow(entry, options.who, stop, moved)
+    _report(store, choice, done)
 
 
 def messages(count: int, more: bool = False) -> str:
@@ -122,14 +97,15 @@ def messages(count: int, more: bool = False) -> str:
     return many(count, "message", f"{count:,}+" if more else None)
 
 
-def _show(plan: Plan, action: Action, store: Store) -> None:
-    if not plan.count:
-        say(f"There is nothing to {action}.")
-        return
-    console().print(kinds_table(plan.kinds))
-    if action == "redrive":
-        for name in sorted({kind.destination for kind in plan.kinds} - store.settings.destinations.keys()):
-            say(f"{name!r} is not configured here: its messages would be dead again in an hour.", err=True)
+def _show(choice: Choice, found: Preview) -> None:
+    for id in choice.ids:
+        say(f"{id}  {found.states.get(id, 'not there')}")
+    if found.empty:
+        say(f"There is nothing to {choice.action}.")
+    elif found.plan is not None and found.count:
+        console().print(kinds_table(found.plan.kinds))
+    for remark in found.remarks:
+        say(remark, err=True)
 
 
 def kinds_table(found: Sequence[Kind]) -> Table:
@@ -146,19 +122,24 @@ def kinds_table(found: Sequence[Kind]) -> Table:
     return shown
 
 
-def _report(store: Store, action: Action, done: Done) -> None:
-    states = Lookup(store).states(done.missed) if done.missed else {}
+def _report(store: Store, choice: Choice, done: Done) -> None:
+    states = preview(store, replace(choice, ids=done.not_changed)).states if done.not_changed else {}
+    what = DONE[choice.action]
     if wants_json():
-        missed = [{"id": id, "state": states.get(str(id))} for id in done.missed]
-        echo_json({DONE[action]: done.count, "stopped": done.stopped, "missed": missed, "audit": done.entry})
+        missed = [{"id": id, "state": states.get(id)} for id in done.not_changed]
+        shown = {what.replace(" ", "_"): done.count, "stopped": done.stopped, "error": done.error, "missed": missed}
+        echo_json({**shown, "audit": done.entry})
     else:
-        say(f"{messages(done.count)} {DONE[action]}{', then it was stopped' if done.stopped else ''}.")
-        for id in done.missed:
-            state = states.get(str(id))
-            say(f"{id} was not: it is {state}." if state else f"{id} was not: there is no such message.", err=True)
-        if action == "redrive" and done.count:
+        say(f"{messages(done.count)} {what}{', then it was stopped' if done.stopped else ''}.")
+        if done.error:
+            say(f"Then it failed: {done.error}", err=True)
+        for id in done.not_changed:
+            say(f"{id} was not: {f'it is {states[id]}' if id in states else 'there is no such message'}.", err=True)
+        if done.missed > len(done.not_changed):
+            say(f"{messages(done.missed)} not: on their way, due already, or changed by somebody else.", err=True)
+        if choice.action == "redrive" and done.count:
             say(f"What becomes of them: outbox-tasks audit --became {done.entry}")
-    if done.stopped or done.missed:
+    if done.stopped or done.error or done.not_changed:
         raise SystemExit(1)
 
 

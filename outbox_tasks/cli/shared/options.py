@@ -51,10 +51,11 @@ limit_and_rate = together(
     click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="This many a second."),
 )
 
-who_and_why = together(
-    click.option("--why", help="Why it is done, for the audit."),
-    click.option("--who", default=getpass.getuser, metavar="NAME", help="Who does it, if not you, for the audit."),
+who_option = click.option(
+    "--who", default=getpass.getuser, metavar="NAME", help="Who does it, if not you, for the audit."
 )
+
+who_and_why = together(click.option("--why", help="Why it is done, for the audit."), who_option)
 
 
 def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **given: Any) -> Filter:

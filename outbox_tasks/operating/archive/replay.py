@@ -137,8 +137,8 @@ class Replayer(Operator):
         stop: Event | None = None,
         progress: Callable[[int], object] = lambda count: None,
     ) -> Done:
-        """Write the copies, lot by lot, `rate` of them a second, until `stop` is set. `missed`: the messages whose
-        copies wait already, and were not written again."""
+        """Write the copies, lot by lot, `rate` of them a second, until `stop` is set. `not_changed`: the messages
+        whose copies wait already, and were not written again."""
         stop = stop or Event()
         if self._entry is None:
             target = str(self.wanted.ids[0]) if len(self.wanted.ids) == 1 else None
@@ -172,4 +172,4 @@ class Replayer(Operator):
         if written:
             wake(self._settings)
         done.count += len(written)
-        done.missed += [UUID(copy["of"]) for copy in copies if copy["id"] not in written]
+        done.not_changed += [UUID(copy["of"]) for copy in copies if copy["id"] not in written]

@@ -1,4 +1,5 @@
-"""The acts of people on messages: redrive, discard, edit, purge. The audit records each, with who and why."""
+"""What a person may do to messages: see how many an act would change, change a batch, edit. The audit records each act,
+with who and why. `background.Runner` does whole acts, batch by batch."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from math import ceil, inf
-from threading import Event
 from typing import Any, Literal
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, 
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import storable
 
-Action = Literal["redrive", "discard", "purge"]
+Action = Literal["redrive", "try", "discard", "purge"]
 
 BATCH = 1_000
 """Messages that one statement changes at most."""
@@ -70,15 +70,20 @@ class Plan:
 
 @dataclass(slots=True)
 class Done:
-    """The result of an act."""
+    """What came of an act."""
 
     entry: int
     """The seq of its entry in the audit."""
     count: int = 0
+    """How many messages were changed."""
     stopped: bool = False
     """Whether somebody stopped it before its end."""
-    missed: list[UUID] = field(default_factory=list)
-    """The given messages that could not be changed."""
+    error: str | None = None
+    """Why it ended before its end, if nobody stopped it."""
+    missed: int = 0
+    """How many were not changed: somebody else had changed them, or they were on the way."""
+    not_changed: list[UUID] = field(default_factory=list)
+    """Their ids, if they were named; the first ones."""
 
 
 class Operator:
@@ -125,37 +130,6 @@ class Operator:
             if "time" in place:
                 place["time"] = str(end.end_time)
 
-    def act(
-        self,
-        action: Action,
-        ids: Iterable[UUID],
-        *,
-        until: datetime | None = None,
-        states: Iterable[str] = (DEAD,),
-        target: str | None = None,
-        facts: dict[str, Any] | None = None,
-        rate: float | None = None,
-        stop: Event | None = None,
-        progress: Callable[[int], object] = lambda count: None,
-    ) -> Done:
-        """Change these messages, batch by batch, `rate` messages a second, until `stop` is set.
-
-        `until`: only messages that were dead by then, so that none is changed twice while it runs. `progress` is called
-        with the number of changed messages of each batch. The audit counts them, however the act ends.
-        """
-        stop = stop or Event()
-        done = Done(self._open_entry(action, target, facts or {}))
-        for batch, wait in paced(ids, rate):
-            if stop.wait(wait) if wait > 0 else stop.is_set():
-                done.stopped = True
-                break
-            changed = self.change(action, batch, states, until, done.entry) or set()
-            done.count += len(changed)
-            done.missed += [id for id in batch if id not in changed]
-            progress(len(changed))
-        self._close_entry(done.entry)
-        return done
-
     def change(
         self,
         action: Action,
@@ -167,11 +141,11 @@ class Operator:
         duration: float = 0.0,
     ) -> set[UUID] | None:
         """Change these messages, and count them in this entry of the audit. Returns the ids of those that were changed;
-        None: the act in the background has ended, or another process has its lease. `token`, `duration`: that lease,
-        and for how many seconds it is prolonged."""
+        None: the act has ended, or another process has its lease. `token`, `duration`: that lease, and for how many
+        seconds it is prolonged."""
         parameters = {"ids": ids, "until": until, "entry": entry, "token": token, "duration": duration, **self._person}
-        if action == "redrive":
-            rows = self._database.ask("act/redrive.sql", **parameters)
+        if action in ("redrive", "try"):
+            rows = self._database.ask(f"act/{action}.sql", **parameters)
         elif action not in ("discard", "purge"):  # whoever may write into the audit has written it
             raise KeyError(action)
         else:
@@ -180,6 +154,13 @@ class Operator:
         if changed:
             wake(self._settings)
         return changed
+
+    def try_destination(self, name: str) -> bool:
+        """Let an open circuit be tried at once. Returns whether it would have waited. A pause by a person stays."""
+        tried = bool(self._database.ask("traffic/try_now.sql", destination=name))
+        if tried:
+            wake(self._settings)
+        return tried
 
     @contextmanager
     def audited(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,10 @@
-"""People's acts that go on in the background: in batches, at a rate if wanted, whatever happens to the process.
+"""Runs people's acts, of the page and of commands: in batches, at a rate if wanted, whatever happens to the process.
 
 An act has a row in `outbox_acts` as long as there is something left to do. A process leases the row, and each batch
 holds it: so the batch, its number in the audit and the lease are one transaction. If the process dies, another one
-leases the row when the lease has run out, and looks for the same messages again: of a page, or the worker that does
-the relay's housekeeping. Those that were changed are not found
-any more, so none is changed twice. A limit counts what the audit has. Whoever stops an act deletes its row: from then
-on no batch is done.
+leases the row when the lease has run out, and looks for the same messages again: that of a page, or the worker that
+does the relay's housekeeping. Those that were changed are not found any more, so none is changed twice. A limit counts
+what the audit has. Whoever stops an act deletes its row: from then on no batch is done.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -25,7 +24,7 @@ from uuid import UUID, uuid4
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActBegun, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages.acts import Action, Operator, paced
+from outbox_tasks.operating.messages.acts import Action, Done, Operator, paced
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.text import storable
@@ -44,6 +43,12 @@ RETRY = 2.0
 ROOM = 20
 """Acts that one process runs at once."""
 
+WATCH = 0.5
+"""Seconds between two looks at an act that is followed."""
+
+NAMED_MISSED = 100
+"""The audit names so many of the named messages that an act could not change."""
+
 PASSES = 2
 """Messages that somebody else was changing are tried once more at the end."""
 
@@ -60,10 +65,12 @@ class _Running:
 
 
 class Runner:
-    """Begins acts, stops them, and runs them in a thread of its own. One for each process."""
+    """Begins acts, stops them, and runs them: in a thread of its own, or in `follow`. One for each process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._only: list[int] | None = None
+        """The acts that it may run; None: all that nobody runs."""
         self._token = uuid4()
         self._running: dict[int, _Running] = {}
         self._slow: dict[int, int] = {}
@@ -85,14 +92,17 @@ class Runner:
         rate: float | None = None,
         limit: int | None = None,
         total: int | None = None,
+        wake: bool = True,
     ) -> int:
-        """Begin to redrive or discard the messages of a filter; or these `ids`, if they have the states of the filter.
-        Returns the entry in the audit. A `token` begins one act only: if it is given again, nothing more is done.
-        Raises `ActBegun` if that was another act.
+        """Begin to change the messages of a filter; or these `ids`, if they have the states of the filter. Returns the
+        entry in the audit. A `token` begins one act only: if it is given again, nothing more is done. Raises `ActBegun`
+        if that was another act.
 
         `until`: only messages that were there, or dead, by then; now, if it is not given. `total`: how many there are.
+        `wake`: this process's thread runs it; else see `follow`.
         """
         facts: dict[str, Any] = {"named": len(ids)} if len(ids) > 1 else {} if ids else wanted.facts
+        how = {name: value for name, value in (("rate", rate), ("limit", limit)) if value}
         same = [who, action, wanted.facts, sorted(map(str, ids)), rate, limit]
         form = sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
         values = {
@@ -100,7 +110,7 @@ class Runner:
             "reason": storable(why),
             "action": action,
             "target": str(ids[0]) if len(ids) == 1 else None,
-            "facts": json.dumps({**facts, **({"limit": limit} if limit else {}), audit.FORM: form}),
+            "facts": json.dumps({**facts, **how, audit.FORM: form}),
             "token": token,
             "chosen": json.dumps({"filter": wanted.facts, "ids": [str(id) for id in ids]}),
             "moment": until,
@@ -113,8 +123,36 @@ class Runner:
             entries = self._database.ask("act/begun_by.sql", token=token)
             if entries[0].form not in (form, None):
                 raise ActBegun(entry=entries[0].entry)
-        self.wake()
+        if wake:
+            self.wake()
         return int(entries[0].entry)
+
+    def follow(
+        self, entry: int, who: str, stop: threading.Event | None = None,
+        progress: Callable[[int], object] = lambda count: None,
+    ) -> Done:  # fmt: skip
+        """Run this act, and no other, in this thread, until it has ended, here or in another process. If `stop` is set,
+        or this is interrupted, it ends after its current batch. `progress` is called with the number of messages that
+        were changed since."""
+        self._only, count = [entry], 0
+        stop = stop or threading.Event()
+        try:
+            while True:
+                act = self.act(entry) or {"wanted": None, "count": count, "facts": {}}
+                progress(act["count"] - count)
+                count = act["count"]
+                if act["wanted"] is None:
+                    break
+                if stop.is_set():
+                    self.stop(entry, who)
+                elif (wait := self._turn()) > 0:
+                    stop.wait(min(wait, WATCH))
+        except KeyboardInterrupt:
+            self.stop(entry, who)
+            raise
+        facts = act["facts"]
+        not_changed = [UUID(id) for id in facts.get("not_changed", ())]
+        return Done(entry, count, "stopped" in facts, facts.get("error"), facts.get("missed", 0), not_changed)
 
     def stop(self, entry: int, who: str) -> bool:
         """End an act after its current batch; when this returns, no more is done. Returns whether it was going on."""
@@ -159,25 +197,27 @@ class Runner:
         self._woken.set()
         if thread is not None:
             thread.join(LEASE)
-
-    def _work(self) -> None:
-        while not self._closed:
-            try:
-                wait = self._round()
-            except OutboxError as error:
-                self._running.clear()
-                wait = self._later(error)
-            except Exception:
-                log.exception("the acts in the background are looked at again soon")
-                wait = RETRY
-            if self._woken.wait(wait):
-                self._woken.clear()
-                self._look_at = 0.0
-        self._running.clear()
         try:
             self._renewed(0.0)
         except OutboxError as error:
             log.info("the leases of acts could not be given back, and run out: %s", error)
+
+    def _work(self) -> None:
+        while not self._closed:
+            if self._woken.wait(self._turn()):
+                self._woken.clear()
+                self._look_at = 0.0
+
+    def _turn(self) -> float:
+        """Do what is due, if the database is there. Returns after how many seconds something is due again."""
+        try:
+            return self._round()
+        except OutboxError as error:
+            self._running.clear()
+            return self._later(error)
+        except Exception:
+            log.exception("acts are looked at again soon")
+            return RETRY
 
     def _round(self) -> float:
         """Do what is due. Returns after how many seconds something is due again."""
@@ -205,6 +245,7 @@ class Runner:
             "holder": holder(),
             "duration": LEASE,
             "running": list(self._running),
+            "only": self._only,
             "size": max(0, ROOM - len(self._running)),
         }
         for row in self._database.ask("act/take.sql", **values):
@@ -238,7 +279,7 @@ class Runner:
 
     def _later(self, error: OutboxError) -> float:
         """After trouble the acts are taken again, and go on as if their process had died."""
-        log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts in the background wait: %s", error)
+        log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts wait: %s", error)
         self._troubled = True
         self._look_at = time.monotonic() + RETRY
         return RETRY
@@ -248,10 +289,12 @@ class Runner:
         operator = Operator(self._database, act["who"], act["why"])
         wanted = Filter.recorded(act["wanted"]["filter"])
         ids = [UUID(id) for id in act["wanted"]["ids"]]
-        count, most = act["count"], act["most"]
+        count, most, rest = act["count"], act["most"], ids
+        if act["action"] == "try" and wanted.whole_destination:
+            operator.try_destination(str(wanted.destination))
         for _ in range(PASSES):
-            missed = 0
-            chosen = iter(ids) if ids else operator.chosen(wanted, act["as_of"])
+            missed, left_over = 0, list[UUID]()
+            chosen = iter(rest) if ids else operator.chosen(wanted, act["as_of"])
             left = None if most is None else max(0, most - count)
             for batch, wait in paced(islice(chosen, left), act["rate"]):
                 yield max(0.0, wait)
@@ -261,10 +304,15 @@ class Runner:
                     return
                 count += len(changed)
                 missed += len(batch) - len(changed)
-            missed = len(ids) - count if ids else missed
+                left_over += [id for id in batch if id not in changed] if ids else ()
+            rest = left_over
             if not missed:
                 break
-        self._end(act["seq"], **({"missed": missed} if missed else {}))
+        missed = len(ids) - count if ids else missed
+        found: dict[str, Any] = {"missed": missed} if missed else {}
+        if missed and len(rest) == missed:  # else another process has changed some of them before
+            found["not_changed"] = [str(id) for id in rest[:NAMED_MISSED]]
+        self._end(act["seq"], **found)
 
     def _end(self, entry: int, **found: Any) -> None:
         self._ended(entry, self._token, **found)

@@ -27,11 +27,14 @@ TEXTS = {"destination": "destination", "type": "event_type", "key": "key", "erro
 AGES = {"older-than": "older_than", "newer-than": "newer_than"}
 """The names of people, and the fields of `Filter`."""
 
-CHANGEABLE: Final = {"redrive": (DEAD,), "discard": (DEAD, "pending", "scheduled", "retrying", "handed over")}
-"""The states of messages that an act can change. To discard a waiting message is to cancel it."""
+CHANGEABLE: Final = {
+    "redrive": (DEAD,),
+    "try": ("retrying",),
+    "discard": (DEAD, "pending", "scheduled", "retrying", "handed over"),
+}
+"""The states of messages that an act can change, the usual one first. To discard a waiting message is to cancel it."""
 
-
-DONE = {"redrive": "redriven", "discard": "discarded", "purge": "deleted"}
+DONE = {"redrive": "redriven", "try": "made due", "discard": "discarded", "purge": "deleted", "replay": "replayed"}
 """What was done to messages, by the act."""
 
 
@@ -95,12 +98,12 @@ def query_of(wanted: Filter) -> dict[str, Any]:
 
 
 def for_act(action: str, wanted: Filter, *, named: bool) -> Filter:
-    """The filter with the states that the act is for: if none are given, dead letters; of `named` messages, all that it
-    can change. Raises `InvalidFilter`."""
+    """The filter with the states that the act is for: if none are given, the usual one; of `named` messages, all that
+    it can change. Raises `InvalidFilter`."""
     able = CHANGEABLE[action]
     if not set(wanted.states) <= {*able}:
         raise InvalidFilter(reason=f"only messages in these states can be {DONE[action]}: {', '.join(able)}")
-    return replace(wanted, states=wanted.states or (able if named else (DEAD,)))
+    return replace(wanted, states=wanted.states or (able if named else able[:1]))
 
 
 def command_line(
@@ -117,7 +120,7 @@ def command_line(
     query = {} if named else query_of(wanted)
     states = query.pop("state", [])
     words = [action, *named, *(("--all",) if not (named or query) else ())]
-    if action != "redrive" and "group" not in query and states != [DEAD]:
+    if "group" not in query and states != [*CHANGEABLE.get(action, ())[:1]]:
         words += [word for state in states for word in ("--state", state)]
     more = {"rate": None if rate is None else _plain(rate), "limit": limit, "why": why}
     for name, value in {**query, **more}.items():

@@ -76,6 +76,11 @@ class Filter:
         names = ("states", "destination", "event_type", "key", "code", "group", "older_than", "newer_than")
         return {name: value for name in names if (value := getattr(self, name)) not in (None, ())}
 
+    @property
+    def whole_destination(self) -> bool:
+        """Whether it names a destination, and beside states nothing else."""
+        return self.facts.keys() - {"states"} == {"destination"}
+
     @classmethod
     def recorded(cls, facts: dict[str, Any]) -> Self:
         """The filter with these `facts`, read from JSON."""

@@ -1,5 +1,5 @@
 -- A task asks to be run again: it is due after a wait, and says what the next copy says. Celery's own limit counts these,
--- so the attempt does not. Returns its id.
+-- so the attempt does not; but it has run, so it waits for a retry, and is not scheduled. Returns its id.
 -- run: JSON rows of id, token, wait (seconds), data (the payload in base64), headers, content_type, code and error.
 WITH said AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:run::json)
@@ -24,7 +24,7 @@ WITH said AS MATERIALIZED (
   ON CONFLICT (seq) DO UPDATE SET attempts = excluded.attempts, code = excluded.code, error = excluded.error,
     since = NULL, history = :schema.outbox_noted(t.history, excluded.history -> 0)
 ), back AS MATERIALIZED (
-  SELECT gone.seq, gone.due, gone.due AS since, gone.attempts - 1 AS attempts, false AS alone, gone.destination, gone.key, r.priority, r.size
+  SELECT gone.seq, gone.due, gone.due AS since, greatest(gone.attempts - 1, 1) AS attempts, false AS alone, gone.destination, gone.key, r.priority, r.size
   FROM gone JOIN rewritten r ON r.seq = gone.seq
 ), freed AS (
   UPDATE :schema.outbox_keys k SET token = NULL, due = least(back.due, k.due), more = true, first = least(k.first, back.seq)

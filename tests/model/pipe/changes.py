@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.model.explore import Kind, Step
 from tests.model.pipe.key_state import BOOKS, NEVER, NOW, WAITS, Change, Key, Row, State, Write
 
-ALL = frozenset({"settle", "retry", "expire", "cancel", "redrive", "discard"})
+ALL = frozenset({"settle", "retry", "expire", "cancel", "redrive", "try", "discard"})
 
 
 class Changes:
@@ -32,6 +32,8 @@ class Changes:
         if row.place in ("ready", "held"):
             stage = "look" if row.place == "held" else "open"
             yield self._begun(state, Change("cancel", f"the application cancels {told}", stage, over), "person")
+            if row.place == "held" and n in state.early:
+                yield self._begun(state, Change("try", f"a person tries {told} now", "key", ((n, row),)), "person")
         elif row.place == "dead":
             held = ((n, row._replace(place="held")),)
             yield self._begun(state, Change("redrive", f"a person redrives {told}", "key", held), "person")
@@ -129,6 +131,13 @@ class Changes:
             return Write(Key(more=True, first=n))
         return Write(key._replace(due=NOW, more=True, first=min(key.first, n)))
 
+    def _try(self, state: State, change: Change, key: Key | None) -> Write | None:
+        n = change.rows[0][0]
+        if key is None:
+            return Write(Key(more=True, first=n))
+        due = key.due if key.leased or key.due == NEVER else NOW
+        return Write(key._replace(due=due, more=True, first=min(key.first, n)))
+
     def _discard(self, state: State, change: Change, key: Key | None) -> Write | None:
         return None if key is None else Write(key if key.leased else key._replace(due=NOW))
 
@@ -145,6 +154,8 @@ def _committed(state: State, change: Change) -> State:
     after = dict(change.rows)
     done = _without(state, change)
     done = done._replace(rows=tuple(after.get(n, row) for n, row in enumerate(state.rows)))
+    if change.verb == "try":
+        done = done._replace(early=done.early - frozenset(after))
     if change.verb == "settle" and change.due not in (NOW, NEVER):
         done = done._replace(early=done.early | {change.due})
     if change.write is None:

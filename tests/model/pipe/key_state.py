@@ -51,7 +51,8 @@ class Writer(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A transaction of somebody else than a take: `settle`, `retry`, `expire`, `cancel`, `redrive`, `discard`."""
+    """A transaction of somebody else than a take: `settle`, `retry`, `expire`, `cancel`, `redrive`, `try`,
+    `discard`."""
 
     verb: str
     what: str

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.model.explore import ENDS
 from tests.model.pipe.changes import ALL
-from tests.model.pipe.key_state import BOOKS, OVERTAKEN, WAITS, Change, Key, State, Take, Write, Writer
+from tests.model.pipe.key_state import BOOKS, NOW, OVERTAKEN, WAITS, Change, Key, State, Take, Write, Writer
 from tests.model.pipe.keys import Keys
 
 PLANTED: dict[str, tuple[Keys, str]] = {}
@@ -252,6 +252,15 @@ class RedriveOfABusyKeyKeepsDue(Keys):
     def _redrive(self, state: State, change: Change, key: Key | None) -> Write | None:
         wrote = super()._redrive(state, change, key)
         return Write(wrote.key._replace(due=key.due)) if wrote and wrote.key and key and key.leased else wrote
+
+
+@planted(OVERTAKEN, skip=True, at_once=2)
+class TryFreesABusyKey(Keys):
+    """A try gives the key's row a time, and takes its token away."""
+
+    def _try(self, state: State, change: Change, key: Key | None) -> Write | None:
+        wrote = super()._try(state, change, key)
+        return Write(wrote.key._replace(leased=False, due=NOW)) if wrote and wrote.key else wrote
 
 
 @planted(ENDS, **DEAD)

@@ -1,0 +1,115 @@
+"""What an act would do: which messages, what stands in their way, and who else is changing them at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
+from typing import Any
+from uuid import UUID
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.operating import audit
+from outbox_tasks.operating.messages import waits
+from outbox_tasks.operating.messages.acts import Action, Operator, Plan
+from outbox_tasks.operating.messages.find import Filter
+
+SENDS = ("redrive", "try")
+"""Acts after which messages are due."""
+
+ACTS_READ = 100
+"""Acts under way that are compared with a new one."""
+
+EXACT = ("destination", "key", "code", "group")
+"""Fields of a filter: two filters with different values have no message in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which messages an act is for: those of a filter, or these `ids`, if they have the states of the filter."""
+
+    action: Action
+    wanted: Filter
+    ids: Sequence[UUID] = ()
+
+    @property
+    def tries_destination(self) -> bool:
+        """Whether it also lets an open circuit be tried at once."""
+        return self.action == "try" and not self.ids and self.wanted.whole_destination
+
+
+@dataclass(slots=True)
+class Preview:
+    """What an act would change, and what a person should know before."""
+
+    plan: Plan | None = None
+    """Of a filter."""
+    states: dict[UUID, str] = field(default_factory=dict)
+    """Of named messages that are there."""
+    count: int = 0
+    """Messages that it would change."""
+    empty: bool = False
+    """Whether there is nothing to do."""
+    remarks: list[str] = field(default_factory=list)
+    """Sentences: what stands in the way, and who else is at it."""
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more than were counted."""
+        return self.plan is not None and self.plan.more
+
+
+def preview(
+    database: Database,
+    choice: Choice,
+    until: Callable[[datetime], datetime] | None = None,
+    seconds: float = inf,
+) -> Preview:
+    """Look at the messages of a choice. `until` and `seconds`: see `Operator.plan`."""
+    found = Preview()
+    if choice.ids:
+        # If a message was replayed, its copy that waits comes first, and counts.
+        rows = list(reversed(database.ask("find/states.sql", ids=list(choice.ids))))
+        found.states = {UUID(str(row.id)): row.state for row in rows}
+        found.count = sum(state in choice.wanted.states for state in found.states.values())
+        destinations = {row.destination for row in rows}
+    else:
+        found.plan = plan = Operator(database, "").plan(choice.wanted, until, seconds)
+        found.count = plan.count
+        destinations = {kind.destination for kind in plan.kinds}
+        if choice.wanted.destination is not None:
+            destinations.add(choice.wanted.destination)
+    closed = waits.of_destinations(database) if choice.action in SENDS else {}
+    paused = {row.name for row in database.ask("traffic/states.sql") if row.state == "paused"} if closed else set()
+    tries = choice.tries_destination and bool(closed.keys() & destinations - paused)
+    found.empty = not (choice.ids or found.count or tries)
+    for name in sorted(destinations) if choice.action in SENDS else ():
+        if name not in database.settings.destinations:
+            found.remarks.append(f"{name!r} is not configured here: its messages would be dead again in an hour.")
+        elif name in closed and tries and name not in paused:
+            found.remarks.append(f"{closed[name].because}. One message would try it at once.")
+        elif name in closed:
+            found.remarks.append(f"These messages would wait: {closed[name]}")
+    for act in database.ask("act/going.sql", size=ACTS_READ):
+        if may_meet(choice.wanted, choice.ids, destinations, act.wanted):
+            found.remarks.append(f"{audit.under_way(act._asdict())}. Each message is changed once.")
+    return found
+
+
+def may_meet(wanted: Filter, ids: Sequence[UUID], destinations: Iterable[str], going: Any) -> bool:
+    """Whether an act that is `going` may be about some of the same messages. `destinations`: of the `ids`."""
+    try:
+        other, others = Filter.recorded(going["filter"]), {UUID(id) for id in going["ids"]}
+    except (KeyError, TypeError, ValueError):  # a table that others may write into
+        return True
+    if set(wanted.states).isdisjoint(other.states):
+        return False
+    if ids and others:
+        return not others.isdisjoint(ids)
+    if ids:
+        return other.destination is None or other.destination in destinations
+    if others:
+        return True
+    pairs = ((getattr(wanted, name), getattr(other, name)) for name in EXACT)
+    return all(one is None or two is None or one == two for one, two in pairs)
