@@ -68,7 +68,11 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("tallies", "sends", "heartbeats", "alerts", "days", "feeds", "versions", *VIEWS), READ),
         "seq": ("USAGE", "SELECT"),
     },
-    "reader": dict.fromkeys(("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "versions", *VIEWS, "seq"), READ),
+    "reader": {
+        **dict.fromkeys(("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "versions", *VIEWS, "seq"), READ),
+        "acts": READ,
+        "audit": ("SELECT (seq, at, who, why, action, target, count)",),
+    },
 }
 """The privileges of each role."""
 

@@ -45,9 +45,10 @@ def facts_of(act: Mapping[str, Any]) -> str:
 
 
 def under_way(act: Mapping[str, Any]) -> str:
-    """What somebody is doing at this moment: `anna is redriving 1,200 messages of orders since … (300 so far)`."""
-    total = f"{act['total']:,} messages" if act["total"] is not None else "messages"
-    target = act["facts"].get("destination")
+    """What somebody is doing at this moment: `anna is redriving 1,200 messages of orders since … (300 so far)`.
+    `act`: see sql/act/going.sql."""
+    total = many(act["total"], "message") if act["total"] is not None else "messages"
+    target = act["wanted"].get("filter", {}).get("destination")
     what = f"{DOING.get(act['action'], act['action'])} {total}{f' of {one_line(str(target))}' if target else ''}"
     return f"{one_line(act['who'])} is {what} since {moment(act['at'])} ({act['count']:,} so far)"
 

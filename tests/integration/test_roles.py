@@ -60,13 +60,14 @@ STATEMENTS = {
         claim/unroutable deliver/settle feed/bury feed/copy feed/end feed/forget feed/left feed/take inbox/forget
         keep/drop keep/forget keep/turn report/beat report/stopped report/tally report/timeline""",
     "relay operator": """
-        act/begun_by act/discard act/end act/going act/one act/redrive act/renew act/take alert/failed_runs
+        act/begun_by act/discard act/end act/one act/redrive act/renew act/take act/try alert/failed_runs
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/probe claim/suspects
         claim/wake deliver/begin deliver/sent keep/troubles run/handed_over test/forward test/others test/own_keys
         traffic/metered
-        traffic/meters traffic/recovered traffic/tripped traffic/unspent traffic/untried""",
+        traffic/meters traffic/recovered traffic/tripped traffic/try_now traffic/unspent
+        traffic/untried""",
     "relay operator reader": """
-        alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
+        act/going alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
         find/at_work find/at_work_counted find/elsewhere find/working keep/at_work keep/days keep/writers
         look/blocked_keys look/books look/counts look/drains look/heads look/present look/sample look/strays
         look/waiting_keys report/course report/heartbeats report/lately report/tallied
@@ -89,6 +90,7 @@ HARM = {
     "EXPLAIN INSERT INTO outbox_leases (token) VALUES (NULL)": "worker relay",
     "EXPLAIN INSERT INTO outbox_dead (seq) VALUES (1)": "worker relay",
     "DELETE FROM outbox_journal": "",
+    "SELECT facts FROM outbox_audit": "relay operator",
     "DELETE FROM outbox_ready": "relay operator",
     "UPDATE outbox_leases SET token = NULL": "worker relay operator",
     "UPDATE outbox_days SET ended_at = now()": "",

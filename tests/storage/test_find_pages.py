@@ -116,6 +116,9 @@ class TestPlans:
         some = [id for [id] in box.rows("SELECT id FROM outbox_messages ORDER BY seq % 997 LIMIT 50")]
         last = box.rows("SELECT id FROM outbox_messages WHERE seq > %s", self.SENT + self.WORK - 200)
         died = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_dead USING (seq)")]
+        retried = "UPDATE outbox_trouble SET code = 'busy' WHERE code IS NULL"
+        box.connection.execute(retried)
+        waits = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_waiting USING (seq) LIMIT 500")]
         act: dict[str, Any] = {"ids": [id for [id] in last], "until": None, "entry": 0, "person": "ann", "reason": None}
         act |= {"token": None, "duration": 0.0}
         box.rows("SELECT brin_summarize_new_values('outbox_messages_0_aggregate_id_key_idx')")
@@ -150,6 +153,7 @@ class TestPlans:
             ("find/elsewhere.sql", 300, {}),
             ("act/discard.sql", 8000, {**act, "states": ["waiting"], "kept": True}),
             ("act/redrive.sql", 3000, {**act, "ids": died}),
+            ("act/try.sql", 8000, {**act, "ids": waits}),
             ("find/ahead.sql", 500, {"destination": "d0", "key": "k100", "seq": LAST, "blocks": True}),
         )
         for verb, most, parameters in asked:
