@@ -15,9 +15,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.operating.problems import examine as diagnose
 from outbox_tasks.operating.health import examine
 from outbox_tasks.operating.messages.life import life
+from outbox_tasks.operating.problems import examine as diagnose
 from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, eventually
 

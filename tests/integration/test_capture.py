@@ -401,7 +401,7 @@ class TestEagerApps:
         late.config_from_object({"task_always_eager": True})
         assert late.conf.task_always_eager
         assert "The Celery app 'late' is eager" in caplog.text
-        [finding] = examine(outbox.settings, late, ["always_eager"]).everything
+        [finding] = examine(outbox.settings, late, only=["always_eager"]).problems
         assert (finding.code, finding.fact in caplog.text) == ("always_eager", True)
 
     def test_with_django_what_waits_for_the_commit_goes_on_waiting(

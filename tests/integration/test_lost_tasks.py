@@ -19,8 +19,8 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_all
 from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.doctoring import beats
 from tests.integration.supervised import QUEUE, Send, Tasks, supervised
-from tests.integration.test_problems_messages import beats
 
 
 class Looking(LostTasks):

@@ -20,9 +20,9 @@ from sqlalchemy import event, func
 from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.problems import Examination
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.operating.problems import Examination
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import printable
