@@ -63,8 +63,9 @@ def test_messages_are_not_counted_without_the_indexes_for_that(settings: MakeSet
 
 
 def test_an_index_of_a_table_with_partitions_can_t_be_made_concurrently(settings: MakeSettings, run: Sql) -> None:
-    run("DROP INDEX outbox_messages_id")
-    run(found(settings(), "index_missing")["index_missing"].remedy)
+    run("DROP INDEX outbox_messages_id", "DROP INDEX outbox_messages_about")
+    for _ in range(2):
+        run(found(settings(), "index_missing")["index_missing"].remedy)
     assert found(settings(), "index_missing") == {}
 
 

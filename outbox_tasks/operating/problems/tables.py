@@ -43,7 +43,7 @@ def _made() -> tuple[dict[str, Options], dict[str, tuple[str, str]]]:
     tables = re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+) \(\n.*?^\)([^;]*);", script, re.MULTILINE | re.DOTALL)
     indexes = re.findall(r"^(CREATE (?:UNIQUE )?INDEX (?:IF NOT EXISTS )?(\w+) ON (\w+) [^;]*);", script, re.MULTILINE)
     options = {name: dict(re.findall(r"(\w+) = (\w+)", tail)) for name, tail in tables if "PARTITION" not in tail}
-    return options, {name: (table, statement) for statement, name, table in indexes}
+    return options, {name: (table, " ".join(statement.split())) for statement, name, table in indexes}
 
 
 def version(site: Site) -> Problems:
@@ -112,8 +112,10 @@ def indexes(site: Site) -> Problems:
 
 
 def _same(made: str, columns: list[str]) -> bool:
+    """Whether the statement names these columns; an operator class may follow each."""
     named = re.search(r"\(([^)]*)\)", made)
-    return named is not None and named[1].split(", ") == [column.strip('"') for column in columns]
+    names = [column.split()[0] for column in named[1].split(", ")] if named else []
+    return names == [column.strip('"') for column in columns]
 
 
 def _index_missing(site: Site, name: str, table: str, made: str, *, there: bool) -> Problem:
