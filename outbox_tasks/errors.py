@@ -451,6 +451,10 @@ class InvalidAct(OutboxError):
     says = "Nothing was done: {reason}."
 
 
+class InvalidLimit(OutboxError):
+    says = "No limit was set: {reason}."
+
+
 class ActBegun(OutboxError):
     says = "This form has begun act {entry} already, which is another one. Nothing was done. Begin with a new preview."
 

@@ -147,6 +147,8 @@ class DrainAsked(NamedTuple):
 
     destination: str
     token: str
+    slot: int = 0
+    """The number of the slot, from 1 on; 0: not known, it did not come from the tables."""
 
 
 FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"

@@ -189,7 +189,7 @@ class Broker:
         several = len(singles) + len(drains) > 1
         with self.producer() as producer, batch(producer, 500) if several else nullcontext():
             for drain in drains:
-                self.enqueue(producer, DRAIN_QUEUE, DRAIN_TASK, str(uuid4()), tuple(drain))
+                self.enqueue(producer, DRAIN_QUEUE, DRAIN_TASK, str(uuid4()), (drain.destination, drain.token))
             for single in singles:
                 arguments = (single.event_type, single.destination, single.attempts, single.token)
                 more = {"more": True} if single.more else {}

@@ -1,6 +1,7 @@
 """The command line: `outbox-tasks`, also found as `celery -A outbox_tasks outbox`.
 
-Each command is in the file of its name. A file is loaded when its command is used. `shared/` has what several use.
+A command is in the file of its name, or see `FILES`. A file is loaded when its command is used. `shared/` has what
+several use.
 """
 
 from __future__ import annotations
@@ -52,15 +53,22 @@ SECTIONS = {
     "Steer it": {
         "pause": "Send nothing to a destination until it is resumed.",
         "resume": "Send to a paused or failing destination again.",
+        "limit": "Limit how much a destination gets, without a restart.",
         "stop": "End an act that is under way.",
         "audit": "List who did what, and why.",
     },
 }
 """The commands, as `--help` lists them: that loads none of them."""
 
+FILES = dict.fromkeys(("pause", "resume", "limit"), "steer")
+"""The files of the commands that are not in a file of their own name."""
+
 
 @click.group(
-    cls=Group, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Group,
+    sections=SECTIONS,
+    files=FILES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="outbox-tasks")
 def outbox() -> None:

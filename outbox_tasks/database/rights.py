@@ -30,7 +30,7 @@ VIEWS = ("at_work", "archive", "all")
 PEOPLE = ("destinations", "tallies", "sends", "heartbeats", "alerts")
 
 RELATIONS = (
-    "messages", *WORK, "journal", "days", *PEOPLE, "inbox", "audit", "acts", "feeds", "copied",
+    "messages", *WORK, "journal", "days", *PEOPLE, "limits", "inbox", "audit", "acts", "feeds", "copied",
     "versions", *VIEWS, "seq",
 )  # fmt: skip
 """All tables, views and the sequence, without `outbox_` before their names."""
@@ -54,13 +54,13 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         "inbox": ("SELECT", "UPDATE", "DELETE"),
         "audit": ("SELECT", "DELETE", COMPLETED),
         "acts": ("SELECT", "DELETE", TAKEN),
-        **dict.fromkeys(("days", "versions", "seq", *VIEWS), READ),
+        **dict.fromkeys(("days", "limits", "versions", "seq", *VIEWS), READ),
     },
     "operator": {
         "messages": ("SELECT", "INSERT", EDITED, "DELETE"),
         **dict.fromkeys(("ready", "waiting", "held", "keys", "trouble"), CHANGED),
         **dict.fromkeys(("leases", "runs", "dead"), ("SELECT", "UPDATE", "DELETE")),
-        "destinations": CHANGED,
+        **dict.fromkeys(("destinations", "limits"), CHANGED),
         "drains": READ,
         "journal": ("SELECT", "INSERT"),
         "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),
@@ -69,7 +69,9 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         "seq": ("USAGE", "SELECT"),
     },
     "reader": {
-        **dict.fromkeys(("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "versions", *VIEWS, "seq"), READ),
+        **dict.fromkeys(
+            ("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "limits", "versions", *VIEWS, "seq"), READ
+        ),
         "acts": READ,
         "audit": ("SELECT (seq, at, who, why, action, target, count)",),
     },

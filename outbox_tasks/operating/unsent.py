@@ -33,7 +33,7 @@ def unsent(store: Store) -> list[Unsent]:
     for name, one in overview.destinations(store, COUNTED, estimate=False).items():
         if not one.configured:
             continue
-        configured, row = store.settings.destinations[name], one.breaker
+        row = one.breaker
         # A message that an outage put off has spent no attempt. So it counts as scheduled.
         waiting = sum(one.states[state] for state in ("pending", "retrying", "scheduled"))
         if row["state"] == "paused":
@@ -42,7 +42,7 @@ def unsent(store: Store) -> list[Unsent]:
         elif row["failures"]:
             why = f"its last sends failed ({row['error_code']}: {row['error']})"
             found.append(Unsent(name, waiting, "trouble", why))
-        elif configured.rate_limit is not None or configured.concurrency is not None:
+        elif store.limits.of(name).is_limited:
             found.append(Unsent(name, one.due, "limited", "its rate_limit or concurrency is used up for now"))
         else:
             why = (

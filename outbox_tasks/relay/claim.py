@@ -141,7 +141,7 @@ def _look(store: Store, pace: Pace, room: int, tally: Tally) -> tuple[list[Singl
     drains: dict[str, tuple[int, int]] = {}
     left: set[str] = set()
     for row in free:
-        name, limit = row.destination, store.settings.singles_of(row.destination)
+        name, limit = row.destination, store.limits.of(row.destination).singles
         if limit != "all" and (row.drains or row.total > min(limit, room)):
             more = _more_drains(store, row, rooms.get(name))
             if more and row.total > min(limit, room):

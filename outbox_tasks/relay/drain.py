@@ -70,12 +70,21 @@ def drain_in_slot(
     begun: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Drained | None:
-    """`drain` in the slot that was reserved for it, and free the slot. `begun`: the slot is this drain's already. None:
-    somebody else has it by now."""
-    if not begun and not store.begin_drain(asked):
+    """`drain` in the slot that was reserved for it, and free the slot. `begun`: the slot is this drain's already. It
+    ends after a batch if a person has lowered the concurrency below its slot. None: somebody else has the slot by now,
+    or it is too high."""
+
+    def too_many() -> bool:
+        most = store.limits.of(asked.destination).concurrency
+        return most is not None and slot > most
+
+    slot = asked.slot if begun else store.begin_drain(asked)
+    if not slot:
         return None
     try:
-        return drain(store, publishers, asked.destination, listener, stop=stop)
+        if too_many():
+            return None
+        return drain(store, publishers, asked.destination, listener, stop=lambda: stop() or too_many())
     finally:
         with suppress(DatabaseUnavailable):  # then the slot is free in a moment by itself
             store.end_drain(asked)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import Verdict
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import settle
@@ -42,6 +42,8 @@ def publish(
         store.give_back([token])
         return None
     verdicts = send(store.settings, publishers, destination, [message], by_celery=by_celery)
+    if verdicts[0].step is Step.RETRY and store.limits.of(destination).is_limited:
+        verdicts = [replace(verdicts[0], step=Step.LATER)]
     listener.sent(destination, verdicts)
     settled = settle(store, token, destination, verdicts, listener.opened(destination))
     listener.settled(destination, token, settled.verdicts, time.monotonic() - began)

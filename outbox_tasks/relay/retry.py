@@ -97,8 +97,6 @@ def judge(settings: Settings, message: LeasedMessage, outcome: Outcome, *, by_ce
         wait = min(backoff(settings, message.attempts), settings.breaker_pause_max)
         return Verdict(message, Step.OUTAGE, max(wait, asked(outcome)), code, error)
     wait = backoff(settings, message.spent, at_least=asked(outcome))
-    # A task that waits in Redis must not outlive the visibility timeout, so long waits go through the table. So do
-    # messages of a destination with limits: only the claim looks at these.
-    soon = wait <= settings.native_retry_max * (1 + JITTER)
-    free = configured is not None and configured.rate_limit is None and configured.concurrency is None
-    return Verdict(message, Step.RETRY if by_celery and soon and free else Step.LATER, wait, code, error)
+    # A task that waits in Redis must not outlive the visibility timeout, so long waits go through the table.
+    soon = wait <= settings.native_retry_max * (1 + JITTER) and configured is not None
+    return Verdict(message, Step.RETRY if by_celery and soon else Step.LATER, wait, code, error)

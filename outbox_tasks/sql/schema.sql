@@ -258,6 +258,24 @@ CREATE TABLE outbox_destinations (
   metered_at   timestamptz
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
+-- What people have set in the place of settings of a destination: messages a second, processes, and how many messages travel
+-- singly (infinity: all). A row counts until its end, or until somebody clears it.
+CREATE TABLE outbox_limits (
+  destination text NOT NULL,
+  setting     text NOT NULL,
+  value       double precision NOT NULL,
+  until       timestamptz,
+  since       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  who         text NOT NULL,
+  why         text,
+  replaced    jsonb,  -- what somebody had set before, if that still counted: value, who, until
+  PRIMARY KEY (destination, setting),
+  CHECK (CASE setting WHEN 'rate_limit' THEN value BETWEEN 0.0001 AND 1000000
+                      WHEN 'concurrency' THEN value BETWEEN 1 AND 10000 AND value = trunc(value)
+                      WHEN 'singles' THEN value = 'infinity' OR value BETWEEN 0 AND 200 AND value = trunc(value)
+                      ELSE false END)
+);
+
 -- Who is alive, and when what must happen now and then happened last.
 CREATE TABLE outbox_heartbeats (
   name    text PRIMARY KEY,

@@ -41,6 +41,10 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
     def outbox_drain(destination: str, token: str | None = None) -> str:
         if destination not in resources.settings.destinations:
             return "unknown destination"
+        limit = resources.store.limits.of(destination)
+        if token is None and limit.singles and "singles" in limit.changes:  # the commit that has woken it does not know
+            wake_claim(resources)
+            return "its messages travel singly"
         asked = _slot(resources, destination) if token is None else DrainAsked(destination, token)
         waits = _somebody_waits(resources)
         drained = asked and drain_in_slot(

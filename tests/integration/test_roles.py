@@ -71,8 +71,9 @@ STATEMENTS = {
         find/at_work find/at_work_counted find/elsewhere find/working keep/at_work keep/days keep/writers
         look/blocked_keys look/books look/counts look/drains look/heads look/present look/sample look/strays
         look/waiting_keys report/course report/heartbeats report/lately report/tallied
-        traffic/processes traffic/states""",
-    "operator": "act/begin act/edit act/replay audit/open audit/pause audit/resume",
+        traffic/limits traffic/processes traffic/states""",
+    "operator": """
+        act/begin act/edit act/replay audit/limit audit/open audit/pause audit/resume audit/unlimit""",
 }
 """The files of `sql/`, by the roles that may run them."""
 
@@ -112,6 +113,7 @@ HARM = {
     "DELETE FROM outbox_drains": "relay",
     "SELECT FROM outbox_take_new('orders', NULL, false, '', 1, 1, 1, 1, 0, 1)": "relay",
     "UPDATE outbox_destinations SET paused_at = now()": "relay operator",
+    "DELETE FROM outbox_limits": "operator",
     "EXPLAIN SELECT outbox_day_turn(7)": "relay",
     "EXPLAIN SELECT outbox_day_drop(0)": "relay",
     "EXPLAIN SELECT outbox_cancel('{}')": "writer",

@@ -29,7 +29,8 @@ TWO = {name: {"url": "a://b"} for name in ("orders", "mails")}
 class Destination:
     """Remembers what it was sent, and how many sends there were at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.01) -> None:
+        self.seconds = seconds
         self.sent: list[str] = []
         self.at_once = self.most = 0
         self._lock = threading.Lock()
@@ -38,7 +39,7 @@ class Destination:
         with self._lock:
             self.at_once += 1
             self.most = max(self.most, self.at_once)
-        time.sleep(0.01)
+        time.sleep(self.seconds)
         with self._lock:
             self.at_once -= 1
             self.sent += [message.id for message in messages]

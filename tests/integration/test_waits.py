@@ -155,10 +155,10 @@ def test_it_has_ended(store: Store, rows: Rows) -> None:
 def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> None:
     [id] = rows.insert(1)
     limited = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 5}})
-    assert waits(limited, id).startswith("orders gets at most 5 a second; it is due since ")
+    assert waits(limited, id).startswith("orders gets at most 5 a second, its own setting; it is due since ")
     narrow = new_store(destinations={"orders": {"url": "a://b", "concurrency": 1}})
     rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=AHEAD)
-    assert waits(narrow, id).startswith("All 1 slot of orders are taken; it is due since ")
+    assert waits(narrow, id).startswith("All 1 slot of orders are taken (its own setting); it is due since ")
 
 
 def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:

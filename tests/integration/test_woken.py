@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.local.ports import free_port
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating.archive.replay import Replay, Replayer
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
@@ -58,6 +58,11 @@ def resume(store: Store, rows: Rows) -> None:
     assert pauses.resume(store, "orders", "ann")
 
 
+def limit(store: Store, rows: Rows) -> None:
+    rows.insert()
+    limits.limit(store, "orders", {"rate_limit": 100}, "ann", "black friday")
+
+
 def cancel(store: Store, rows: Rows) -> None:
     """The first message of a key: the next one may be sent."""
     first, _ = rows.insert(2, key="order:1")
@@ -66,7 +71,7 @@ def cancel(store: Store, rows: Rows) -> None:
         assert outbox.cancel(session, UUID(first))
 
 
-ACTS = [redrive, discard, redrive_on_the_page, replay, resume, cancel]
+ACTS = [redrive, discard, redrive_on_the_page, replay, resume, limit, cancel]
 
 
 @pytest.fixture

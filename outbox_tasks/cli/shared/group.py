@@ -39,9 +39,11 @@ class Plain(click.Group):
 class Group(Plain):
     """Loads a command when it is used, and lists the commands by purpose."""
 
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, str]], **options: Any) -> None:
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Mapping[str, str]], files: Mapping[str, str], **options: Any
+    ) -> None:
         super().__init__(*args, **options)
-        self._sections = sections
+        self._sections, self._files = sections, files
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in self._sections.values() for name in names]
@@ -49,7 +51,7 @@ class Group(Plain):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        members = vars(import_module(f"outbox_tasks.cli.{cmd_name}")).values()
+        members = vars(import_module(f"outbox_tasks.cli.{self._files.get(cmd_name, cmd_name)}")).values()
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()  # what is loaded stays: to look through it took a fifth of a command's start
             gc.enable()

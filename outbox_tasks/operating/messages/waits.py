@@ -10,6 +10,7 @@ from typing import Any
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.heartbeats import Heartbeats
+from outbox_tasks.operating.limits import in_force
 from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import many, moment, one_line, shell_line, span
@@ -171,14 +172,14 @@ def _held_back(database: Database, message: Row) -> Wait | None:
 def _limited(database: Database, message: Row) -> Wait | None:
     """Whether the destination's slots are taken, or its rate is used up."""
     name, since = message["destination"], moment(_due(message))
-    own = database.settings.destinations[name]
-    most = own.concurrency
-    if most is not None and len(database.ask("look/sends.sql", destination=name, most=most)) >= most:
-        taken = f"All {many(most, 'slot')} of {name} are taken; it is due since {since}"
-        return Wait(taken, f"if {name} can take more, raise its concurrency")
-    if own.rate_limit is not None:
-        limited = f"{name} gets at most {own.rate_limit:g} a second; it is due since {since}"
-        return Wait(limited, f"if {name} can take more, raise its rate_limit")
+    rate, most, _ = in_force(database, name)
+    more = f"if {name} can take more, raise its {{}}: {shell_line('limit', name)}"
+    if most.value is not None and len(database.ask("look/sends.sql", destination=name, most=most.value)) >= most.value:
+        taken = f"All {many(most.value, 'slot')} of {name} are taken ({one_line(most.whence)}); it is due since {since}"
+        return Wait(taken, more.format("concurrency"))
+    if rate.value is not None:
+        limited = f"{name} gets at most {one_line(str(rate))}; it is due since {since}"
+        return Wait(limited, more.format("rate_limit"))
     return None
 
 

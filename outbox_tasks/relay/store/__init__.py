@@ -2,8 +2,9 @@
 transaction.
 
 `claims` has what a claim asks for, and the housekeeping; `takes` what drains take; `leases` begin and settle; `traffic`
-what all of them ask about destinations. A method that changes leased messages returns those that it changed. One that
-is missing from the answer belongs to somebody else by now: that is a result to count, not an error.
+what all of them ask about destinations, and `limits` how much these may get. A method that changes leased messages
+returns those that it changed. One that is missing from the answer belongs to somebody else by now: that is a result to
+count, not an error.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.relay.store.claims import Claims
 from outbox_tasks.relay.store.lanes import Lanes
 from outbox_tasks.relay.store.leases import Leases
+from outbox_tasks.relay.store.limits import Limits
 from outbox_tasks.relay.store.places import Places
 from outbox_tasks.relay.store.takes import Takes
 from outbox_tasks.relay.store.traffic import Traffic
@@ -30,7 +32,8 @@ class Store(Claims, Leases):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         lanes, places = Lanes(), Places()
         super().__init__(engine, settings, lanes, places)
-        self.traffic = Traffic(engine, settings)
+        self.limits = Limits(engine, settings)
+        self.traffic = Traffic(engine, settings, self.limits)
         self.takes = Takes(engine, settings, lanes, places, self.traffic)
 
     def check_version(self) -> None:

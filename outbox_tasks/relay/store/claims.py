@@ -190,12 +190,13 @@ class Claims(Database):
         share = [{"destination": name, "slots": slots, "wanted": more} for name, (slots, more) in wanted.items()]
         hold = self.settings.drain_lease
         rows = self.ask("claim/ask_drains.sql", share=json.dumps(share), holder=holder, hold=hold)
-        return [DrainAsked(row.destination, row.token) for row in rows]
+        return [DrainAsked(*row) for row in rows]
 
-    def begin_drain(self, drain: DrainAsked) -> bool:
-        """Whether a drain still has its slot."""
+    def begin_drain(self, drain: DrainAsked) -> int:
+        """The number of a drain's slot; 0: somebody else has it by now."""
         hold = self.settings.drain_lease
-        return bool(self.ask("claim/begin_drain.sql", **drain._asdict(), holder=processes.holder(), hold=hold))
+        begun = self.ask("claim/begin_drain.sql", **drain._asdict(), holder=processes.holder(), hold=hold)
+        return int(begun[0].slot) if begun else 0
 
     def end_drain(self, drain: DrainAsked) -> None:
         """Free the slot of a drain."""

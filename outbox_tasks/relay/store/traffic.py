@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import Database
+from outbox_tasks.relay.store.limits import Limits
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 
@@ -24,14 +25,15 @@ SLOW = 0.25
 class Traffic(Database):
     """The statements about destinations."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, limits: Limits) -> None:
         super().__init__(engine, settings)
+        self._limits = limits
         self._counted_at, self._processes = float("-inf"), 0
 
     def slots(self, destination: str) -> int:
         """How many drains of a destination, or slow sends to it, may be at work at once. A destination without a
         `concurrency` of its own leaves one process to the others."""
-        own = self.settings.destinations[destination].concurrency
+        own = self._limits.of(destination).concurrency
         if own is not None:
             return own
         others = len(self.settings.destinations) > 1
@@ -47,7 +49,7 @@ class Traffic(Database):
     def granted(self, destination: str, most: int) -> int:
         """How many of `most` messages may be taken now: those that the destination's rate allows. Put back what was not
         needed."""
-        rate = self.settings.destinations[destination].rate_limit
+        rate = self._limits.of(destination).rate_limit
         if rate is None or not most:
             return most
         asked = json.dumps([{"destination": destination, "rate": rate, "size": most}])
@@ -59,7 +61,7 @@ class Traffic(Database):
 
     def put_back(self, destination: str, count: int) -> None:
         """Give back what was granted and not needed."""
-        if count > 0 and self.settings.destinations[destination].rate_limit is not None:
+        if count > 0 and self._limits.of(destination).rate_limit is not None:
             spare = json.dumps([{"destination": destination, "size": count}])
             self.ask("traffic/unspent.sql", spare=spare)
 

@@ -1,6 +1,6 @@
 -- Reserves slots for drains. share: JSON rows of destination, slots (at most so many at work), and wanted (at most so many more);
 -- holder: of a drain that begins now; null: their tasks are still to be sent. hold: seconds for which a drain has its slot.
--- Returns the destination and the token of each slot.
+-- Returns the destination, the token and the number of each slot.
 WITH share AS (
   SELECT * FROM json_to_recordset(:share::json) AS s(destination text, slots integer, wanted integer)
 ), free AS (
@@ -13,4 +13,4 @@ INSERT INTO :schema.outbox_drains AS d (destination, slot, token, holder, until)
 SELECT destination, slot, gen_random_uuid(), :holder::text, now() + :hold::float * interval '1 second'
 FROM free WHERE set_config('synchronous_commit', 'off', true) = 'off' ORDER BY destination, slot
 ON CONFLICT (destination, slot) DO UPDATE SET token = excluded.token, holder = excluded.holder, until = excluded.until WHERE d.until <= now()
-RETURNING destination, token::text
+RETURNING destination, token::text, slot

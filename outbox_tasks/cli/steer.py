@@ -1,0 +1,85 @@
+"""`outbox-tasks pause`, `resume` and `limit`: how much a destination gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from outbox_tasks.cli.shared.options import Duration, who_and_why
+from outbox_tasks.cli.shared.output import answer, json_option, wants_json
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.errors import InvalidLimit
+from outbox_tasks.operating import limits, pauses
+from outbox_tasks.relay.store import Store
+from outbox_tasks.text import one_line
+
+
+@click.command()
+@click.argument("destination")
+@who_and_why
+@json_option
+def pause(destination: str, who: str, why: str | None) -> None:
+    """Send nothing to a destination until it is resumed: its messages wait, and spend no attempts."""
+    with open_store(destination) as store:
+        pauses.pause(store, destination, who, why)
+    answer({"paused": destination}, f"{destination} is paused. Its messages wait.")
+
+
+@click.command()
+@click.argument("destination")
+@who_and_why
+@json_option
+def resume(destination: str, who: str, why: str | None) -> None:
+    """End the pause of a destination, or close its breaker: its messages are due again."""
+    with open_store(destination) as store:
+        changed = pauses.resume(store, destination, who, why)
+    said = "goes on" if changed else "was neither paused nor in trouble"
+    answer({"resumed": destination, "changed": changed}, f"{destination} {said}.")
+
+
+@click.command()
+@click.argument("destination")
+@click.option("--rate", "rate_limit", type=float, metavar="N", help="At most N messages a second.")
+@click.option("--concurrency", type=int, metavar="N", help="At most N sends at once.")
+@click.option("--singles", metavar="N|all", help="So many due messages travel as tasks of their own.")
+@click.option("--for", "seconds", type=Duration(), metavar="TIME", help="For 90s, 15m, 2h, 3d; else until --clear.")
+@click.option("--clear", is_flag=True, help="Let the settings count again.")
+@who_and_why
+@json_option
+def limit(
+    destination: str, seconds: float | None, clear: bool, who: str, why: str | None, **given: float | str | None
+) -> None:
+    """Limit a destination without a restart, in the place of its settings. Without options: show what counts.
+
+    All workers keep to it within two seconds. The end comes by itself. --why is needed, and the audit keeps it.
+    """
+    wanted = {setting: value for setting, value in given.items() if value is not None}
+    if clear and (wanted or seconds is not None):
+        raise click.UsageError("--clear goes without limits and without --for")
+    if not wanted and seconds is not None:
+        raise click.UsageError("--for goes with --rate, --concurrency or --singles")
+    with open_store(destination) as store:
+        said = []
+        if clear:
+            cleared = limits.clear(store, destination, who, why)
+            said = [f"Cleared: {', '.join(cleared) or 'nothing, nobody had set a limit'}."]
+        elif wanted:
+            try:
+                replaced = limits.limit(store, destination, wanted, who, why or "", seconds)
+            except InvalidLimit as error:
+                raise click.UsageError(error.reason) from None
+            said = [f"Before, {text}." for text in replaced]
+        _show(store, destination, said)
+
+
+def _show(store: Store, destination: str, said: list[str]) -> None:
+    counts = limits.in_force(store, destination)
+    if wants_json():
+        found: dict[str, Any] = {"destination": destination, "said": said}
+        for one in counts:
+            change = None if one.change is None else one.change._asdict() | {"value": one.value}
+            found[one.setting] = {"value": one.value, "whence": one.whence, "change": change}
+        answer(found)
+    else:
+        answer(None, "\n".join([*said, *(f"{one.setting}: {one_line(str(one))}" for one in counts)]))

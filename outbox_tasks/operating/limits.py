@@ -1,0 +1,136 @@
+"""The limits of a destination that a person sets while the relay runs. The audit records each act, with who and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import InvalidLimit
+from outbox_tasks.operating.wake import wake
+from outbox_tasks.relay.store.limits import Change, Limits
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import PerSecond, Processes, Seconds, Singles
+from outbox_tasks.text import moment, short
+
+RULES: dict[str, TypeAdapter[Any]] = {
+    "rate_limit": TypeAdapter(PerSecond),
+    "concurrency": TypeAdapter(Processes),
+    "singles": TypeAdapter(Singles),
+    "seconds": TypeAdapter(Seconds),
+}
+"""What each may be: the rules of the settings."""
+
+STEERED = ("rate_limit", "concurrency", "singles")
+"""The settings of a destination that a person can change while the relay runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """One setting of a destination, as it counts now."""
+
+    setting: str
+    value: Any
+    whence: str
+    """Where the value comes from: a person, a setting or the default."""
+    change: Change | None
+    """What a person has set."""
+
+    @property
+    def shown(self) -> str:
+        """The value in words: 2 a second."""
+        return in_words(self.setting, self.value)
+
+    def __str__(self) -> str:
+        return f"{self.shown}, {self.whence}"
+
+
+def in_words(setting: str, value: Any) -> str:
+    """The value of a setting, with its unit."""
+    if value is None:
+        return "none"
+    if setting == "rate_limit":
+        return f"{value:g} a second"
+    return f"{value:g} at once" if setting == "concurrency" else "all" if value in ("all", inf) else f"{value:g}"
+
+
+def in_force(database: Database, destination: str) -> list[InForce]:
+    """What counts for a destination, of `STEERED`."""
+    settings = database.settings
+    limit = Limits(database.engine, settings).of(destination)
+    made = []
+    for setting in STEERED:
+        value, change = getattr(limit, setting), limit.changes.get(setting)
+        if setting == "singles" and limit.concurrency is not None:
+            whence = "because it has a concurrency"
+        else:
+            whence = _of_person(change) if change else _of_settings(settings, destination, setting)
+        made.append(InForce(setting, value, whence, change))
+    return made
+
+
+def _of_person(change: Change) -> str:
+    end = f"until {moment(change.until)}" if change.until else "until somebody clears it"
+    return f"by {change.who} {end}" + (f": {change.why}" if change.why else "")
+
+
+def _of_settings(settings: Settings, destination: str, setting: str) -> str:
+    own = settings.destinations[destination]
+    if getattr(own, setting) is not None:
+        return "its own setting"
+    return "the general setting" if hasattr(settings, setting) else "the default"
+
+
+def limit(
+    database: Database,
+    destination: str,
+    wanted: Mapping[str, Any],
+    who: str,
+    why: str,
+    seconds: float | None = None,
+) -> list[str]:
+    """Set limits in the place of settings, for so many seconds, or until `clear`. Workers keep to them within a second
+    or two. Returns what somebody had set before, in words. Raises `InvalidLimit`."""
+    checked = {setting: _checked(setting, value) for setting, value in wanted.items()}
+    if not checked:
+        raise InvalidLimit(reason=f"say which limit: {', '.join(STEERED)}")
+    if not why.strip():
+        raise InvalidLimit(reason="say why: others will want to know")
+    rows = [{"setting": name, "value": "Infinity" if value == "all" else value} for name, value in checked.items()]
+    with database.transaction() as run:
+        changed = run(
+            "audit/limit.sql",
+            destination=destination,
+            wanted=json.dumps(rows),
+            seconds=None if seconds is None else _checked("seconds", seconds),
+            person=who,
+            reason=why,
+        )
+        run("claim/hold_back.sql", destinations=[destination])  # what waits singly in the queue was not limited
+    wake(database.settings)
+    return [_replaced(row) for row in changed if row.replaced is not None]
+
+
+def _checked(setting: str, value: Any) -> Any:
+    try:
+        return RULES[setting].validate_python(value)
+    except ValidationError as error:
+        rule = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InvalidLimit(reason=f"{setting} can't be {short(value)!r}: {rule}") from None
+
+
+def _replaced(row: Any) -> str:
+    end = f"until {moment(row.replaced_until)}" if row.replaced_until else "until somebody cleared it"
+    return f"{row.setting} was {in_words(row.setting, row.replaced)}, by {row.replaced_by} {end}"
+
+
+def clear(database: Database, destination: str, who: str, why: str | None = None) -> list[str]:
+    """End all limits that people have set for a destination: its settings count. Returns the settings that it freed."""
+    cleared = database.ask("audit/unlimit.sql", destination=destination, person=who, reason=why)
+    wake(database.settings)
+    return [row.setting for row in cleared]

@@ -1,0 +1,246 @@
+"""Limits of a destination that a person sets while the relay runs: rate, concurrency, and how many travel singly."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from queue import Empty, SimpleQueue
+
+import pytest
+from sqlalchemy import text
+
+from outbox_tasks.errors import InvalidLimit
+from outbox_tasks.model import DrainAsked, Outcome, Step
+from outbox_tasks.operating import limits
+from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.relay.drain import drain_in_slot
+from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.store import Store
+from tests.claims import take
+from tests.conftest import MakeStore, Rows, eventually
+from tests.integration.test_status import Run, env, run  # noqa: F401
+from tests.integration.test_traffic import Destination, claimed, taken
+from tests.integration.test_waits import waits
+
+WHY = "black friday"
+
+
+def limit(store: Store, seconds: float | None = None, who: str = "anna", **wanted: float | str) -> list[str]:
+    """Set limits of `orders`."""
+    return limits.limit(store, "orders", wanted, who, WHY, seconds)
+
+
+def shown(store: Store) -> dict[str, str]:
+    return {one.setting: str(one) for one in limits.in_force(store, "orders")}
+
+
+def counts_soon(store: Store, setting: str, value: float | str | None) -> None:
+    """This process knows of it in a moment."""
+    eventually(lambda: getattr(store.limits.of("orders"), setting) == value, 5)
+
+
+def test_what_a_person_has_set_counts_until_its_end_by_the_databases_clock(new_store: MakeStore, rows: Rows) -> None:
+    store = new_store(singles=7, destinations={"orders": {"url": "a://b", "rate_limit": 50}})
+    assert shown(store) == {
+        "rate_limit": "50 a second, its own setting",
+        "concurrency": "none, the default",
+        "singles": "7, the general setting",
+    }
+    limit(store, 2 * 3600, rate_limit=2, singles="all")
+    counts_soon(store, "rate_limit", 2)
+    counts_soon(store, "singles", "all")
+    assert shown(store)["rate_limit"].startswith("2 a second, by anna until 2")
+    assert shown(store)["rate_limit"].endswith(f" UTC: {WHY}")
+    with rows.engine.begin() as connection:
+        schema = store.settings.database_schema
+        connection.execute(text(f"UPDATE {schema}.outbox_limits SET until = now()"))
+    counts_soon(store, "rate_limit", 50)
+    counts_soon(store, "singles", 7)
+    assert shown(store)["rate_limit"] == "50 a second, its own setting"
+    limit(store, concurrency=3)
+    assert shown(store)["concurrency"] == f"3 at once, by anna until somebody clears it: {WHY}"
+    assert shown(store)["singles"] == "0, because it has a concurrency"
+    assert limits.clear(store, "orders", "bob") == ["concurrency"]
+    counts_soon(store, "concurrency", None)
+
+
+def test_while_they_cant_be_read_the_settings_count(new_store: MakeStore, rows: Rows) -> None:
+    store = new_store(statement_timeout=0.1)
+    limit(store, rate_limit=2)
+    counts_soon(store, "rate_limit", 2)
+    with rows.engine.begin() as connection:
+        connection.execute(text(f"LOCK TABLE {store.settings.database_schema}.outbox_limits"))
+        counts_soon(store, "rate_limit", None)
+    counts_soon(store, "rate_limit", 2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rule"),
+    [
+        ({}, "say which limit"),
+        ({"rate_limit": 0}, "rate_limit can't be 0: Input should be greater than or equal to 0.0001"),
+        ({"rate_limit": float("nan")}, "rate_limit can't be nan"),
+        ({"concurrency": 1.5}, "concurrency can't be 1.5"),
+        ({"singles": "some"}, "singles can't be 'some': it must be a number from 0 to 200, or \"all\""),
+        ({"singles": 7, "seconds": 0}, "seconds can't be 0"),
+    ],
+)
+def test_a_limit_that_no_setting_could_have_is_refused(store: Store, wanted: dict[str, float], rule: str) -> None:
+    with pytest.raises(InvalidLimit) as refused:
+        limit(store, wanted.pop("seconds", None), **wanted)
+    assert rule in str(refused.value)
+    assert not store.ask("traffic/limits.sql")
+
+
+class Failing(Destination):
+    def publish(self, messages: object) -> list[Outcome]:
+        return [Outcome.retry("busy", "later")]
+
+
+def test_a_single_that_fails_waits_in_the_table_if_only_a_claim_may_count_it(store: Store, rows: Rows) -> None:
+    """Celery's own retry would be sent beside the limit."""
+    rows.insert(2)
+    first, second = take(store, {"orders": 2})
+
+    def step(token: str) -> Step:
+        published = publish(store, {"orders": Failing()}, "orders", token, Listener(), by_celery=True)
+        assert published
+        return published.verdict.step
+
+    assert step(first.token) is Step.RETRY
+    store.ask("audit/limit.sql", destination="orders", wanted='[{"setting": "rate_limit", "value": 2}]', seconds=None,
+              person="anna", reason=WHY)  # fmt: skip
+    counts_soon(store, "rate_limit", 2)
+    assert step(second.token) is Step.LATER
+
+
+def test_singles_in_the_queue_go_back_and_no_more_are_taken_than_the_rate_allows(store: Store, rows: Rows) -> None:
+    rows.insert(50)
+    singles = claimed(store)[0]
+    assert len(singles) == 50
+    limit(store, rate_limit=2)
+    counts_soon(store, "rate_limit", 2)
+    assert store.begin(singles[0].token, "orders") is None
+    eventually(lambda: taken(store))
+    assert sum(taken(store).values()) <= 2
+
+
+@pytest.fixture
+def draining(new_store: MakeStore, rows: Rows) -> Iterator[Destination]:
+    """A claimer and six drains at work, over many messages."""
+    destination, over, queue = Destination(seconds=0.1), threading.Event(), SimpleQueue[DrainAsked]()
+    given = {"orders": {"url": "a://b", "concurrency": 6}}
+    rows.insert(30_000)
+
+    def claim() -> None:
+        store = new_store(destinations=given)
+        while not over.wait(0.02):
+            for asked in claimed(store)[1]:
+                queue.put(asked)
+
+    def work() -> None:
+        store = new_store(destinations=given)
+        while not over.is_set():
+            with suppress(Empty):
+                asked = queue.get(timeout=0.1)
+                drain_in_slot(store, {"orders": destination}, asked, Listener(), stop=over.is_set)
+
+    threads = [threading.Thread(target=target) for target in (claim, *[work] * 6)]
+    for thread in threads:
+        thread.start()
+    yield destination
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_lower_concurrency_ends_the_drains_that_are_too_many(draining: Destination, store: Store) -> None:
+    eventually(lambda: draining.most > 3)
+    limit(store, concurrency=1)
+
+    def most_of_a_moment() -> int:
+        draining.most = 0
+        time.sleep(0.3)
+        return draining.most
+
+    eventually(lambda: most_of_a_moment() == 1, 3)
+    assert {most_of_a_moment() for _ in range(3)} == {1}
+    limits.clear(store, "orders", "anna")
+    eventually(lambda: most_of_a_moment() > 3, 10)
+
+
+def test_of_two_people_at_once_the_second_learns_what_it_replaces_and_the_audit_has_both(
+    new_store: MakeStore, rows: Rows
+) -> None:
+    told: dict[str, list[str]] = {}
+    people = [f"person {n}" for n in range(6)]
+    start = threading.Barrier(len(people))
+
+    def act(who: str, rate: int) -> None:
+        store = new_store()
+        start.wait()
+        told[who] = limit(store, who=who, rate_limit=rate, concurrency=rate)
+
+    threads = [threading.Thread(target=act, args=(who, n + 1)) for n, who in enumerate(people)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    acts = Lookup(new_store()).acts(10)
+    order = [one["who"] for one in reversed(acts)]
+    assert sorted(order) == people
+    assert told[order[0]] == []
+    for before, after in pairwise(order):
+        value = people.index(before) + 1
+        assert told[after] == [
+            f"concurrency was {value} at once, by {before} until somebody cleared it",
+            f"rate_limit was {value} a second, by {before} until somebody cleared it",
+        ]
+    [rate, most, _] = limits.in_force(new_store(), "orders")
+    assert [one.change and one.change.who for one in (rate, most)] == [order[-1]] * 2
+
+
+def test_it_is_said_why_a_message_waits(new_store: MakeStore, rows: Rows) -> None:
+    [id] = rows.insert()
+    store = new_store()
+    limit(store, 3600, rate_limit=2)
+    assert waits(store, id).startswith("orders gets at most 2 a second, by anna until 2")
+    assert f": {WHY}; it is due since 2" in waits(store, id)
+    assert waits(store, id).endswith("→ if orders can take more, raise its rate_limit: outbox-tasks limit orders")
+
+
+def test_the_command_shows_sets_and_clears_limits(run: Run) -> None:  # noqa: F811
+    assert "rate_limit: none, the default\n" in run("limit", "orders").stdout
+    done = run("limit", "orders", "--rate", "20", "--singles", "all", "--for", "2h", "--why", WHY, "--who", "anna")
+    assert (done.exit_code, done.stdout.splitlines()[0][:38]) == (0, "rate_limit: 20 a second, by anna until")
+    done = run("limit", "orders", "--rate", "5", "--why", "calmer", "--who", "bob")
+    assert done.stdout.startswith("Before, rate_limit was 20 a second, by anna until 2")
+    told = json.loads(run("limit", "orders", "--json").stdout)
+    assert (told["rate_limit"]["value"], told["rate_limit"]["change"]["who"]) == (5, "bob")
+    assert (told["singles"]["value"], told["concurrency"]["change"]) == ("all", None)
+    audit = run("audit").stdout
+    assert "limit orders" in audit
+    assert "set rate_limit 20, singles all, ends 2" in audit
+    assert run("limit", "orders", "--clear").stdout.startswith("Cleared: rate_limit, singles.\n")
+    assert run("limit", "orders", "--clear").stdout.startswith("Cleared: nothing, nobody had set a limit.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["--rate", "5"], "say why"),
+        (["--rate", "0", "--why", WHY], "rate_limit can't be 0"),
+        (["--singles", "201", "--why", WHY], 'a number from 0 to 200, or "all"'),
+        (["--for", "2h"], "--for goes with"),
+        (["--clear", "--rate", "5"], "--clear goes without limits"),
+    ],
+)
+def test_bad_usage_of_the_command_sets_nothing(run: Run, options: list[str], rule: str) -> None:  # noqa: F811
+    refused = run("limit", "orders", *options)
+    assert (refused.exit_code, rule in refused.output) == (2, True), refused.output
+    assert json.loads(run("limit", "orders", "--json").stdout)["rate_limit"]["change"] is None
