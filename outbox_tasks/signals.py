@@ -63,5 +63,6 @@ task_ran = Signal(name="task_ran", providing_args={"task", "destination", "state
 handed over, and for how many it ran. The application's worker sends it; the sender is the application's app. If the
 database was away as it began, destination and `waited` may be None."""
 
-stale = Signal(name="stale", providing_args={"destination", "oldest"})
-"""The oldest message of a destination has been due for `oldest` seconds, more than `stale_after`."""
+problems_changed = Signal(name="problems_changed", providing_args={"problems"})
+"""The list of problems has changed. `problems`: the changes, as docs/alerts.md shows them. One worker of the cluster
+sends it."""

@@ -29,9 +29,9 @@ class Receiver:
         self.tries = 0
         self.over = threading.Event()
 
-    def of(self, kind: str, state: str = "open") -> list[dict[str, Any]]:
-        """What it has got of one kind."""
-        return [alert for alert in self.got if (alert["kind"], alert["state"]) == (kind, state)]
+    def problems(self) -> list[dict[str, Any]]:
+        """The alerts that it has got."""
+        return [problem for posted in self.got for problem in posted["problems"]]
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""`outbox-tasks alerts`: the alerts that people were sent, and a test of the webhook."""
+"""`outbox-tasks alerts`: the problems that people were told of, and a test of the webhook."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,9 +13,8 @@ from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store, relay_settings
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.telemetry.alerts import webhook
-from outbox_tasks.telemetry.alerts.table import AlertTable
-from outbox_tasks.text import many, moment, one_line, redacted
+from outbox_tasks.telemetry.alerts import as_json, body, check, known, post, sentence
+from outbox_tasks.text import moment, redacted
 
 
 @click.command()
@@ -22,14 +22,13 @@ from outbox_tasks.text import many, moment, one_line, redacted
 @limit_option(50)
 @json_option
 def alerts(test: bool, limit: int) -> None:
-    """List the alerts that people were sent, open ones first. Exit code 1 if one is open."""
+    """List the problems that people were told of, open ones first. Exit code 1 if one is open."""
     if test:
         _test()
         return
     with open_store() as store:
-        rows = AlertTable(store).known(limit)
-    found = [{**webhook.as_json(row, store.settings.source), "told_at": row.told_at} for row in rows]
-    answer({"alerts": found}, _listed(rows) if rows else "There was no alert.")
+        rows = known(store, limit)
+    answer({"alerts": [as_json(row) for row in rows]}, _listed(rows) if rows else "There was no alert.")
     raise SystemExit(any(row.over_at is None for row in rows))
 
 
@@ -38,20 +37,19 @@ def _test() -> None:
     if settings.alert_webhook is None:
         rule = "a test needs an address; set OUTBOX_ALERT_WEBHOOK, for example to https://hooks.example.com/…"
         raise ConfigurationError(setting="alert_webhook", value=None, rule=rule)
-    webhook.check(settings)
-    said, place = webhook.post(settings.alert_webhook, webhook.test(settings.source)), redacted(settings.alert_webhook)
-    answer({"posted": place, "answer": said}, f"{place} accepted the test: {said}.")
+    check(settings)
+    test = {**body([], settings.source), "text": f"A test: the alerts of outbox_tasks arrive here [{settings.source}]"}
+    status, place = post(settings.alert_webhook, test), redacted(settings.alert_webhook)
+    answer({"posted": place, "answer": status}, f"{place} accepted the test: {status}.")
 
 
-def _listed(rows: list[Any]) -> RenderableType:
-    """Each alert: its state and how often it happened, when, and what."""
+def _listed(rows: Sequence[Any]) -> RenderableType:
+    """Each alert: what, since when, and whether it is over."""
     lines: list[Text] = []
     for row in rows:
-        line = Text("over" if row.over_at else "open", "green" if row.over_at else "red")
-        line.append(f"  {row.kind}  {many(row.count, 'time')}", "bold")
+        end = f", over {moment(row.over_at)}" if row.over_at else ""
         lines += [
-            line,
-            Text(f"  since {moment(row.first_at)}, last {moment(row.last_at)}", "dim"),
-            Text(f"  {one_line(webhook.text(row, listed=True))}"),
+            Text(sentence(as_json(row)), "green" if row.over_at else "red"),
+            Text(f"  since {moment(row.since)}{end}", "dim"),
         ]
     return Group(*lines)

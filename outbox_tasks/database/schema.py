@@ -66,7 +66,7 @@ class Tables:
     heartbeats: Table
     """Which workers are alive, and when each periodic task ran last."""
     alerts: Table
-    """The alerts that are on, or were lately."""
+    """The problems that people were told of."""
     versions: Table
     """Which version the tables have."""
 
@@ -216,19 +216,19 @@ def tables(schema: str | None = None) -> Tables:
     alerts = Table(
         "outbox_alerts",
         metadata,
-        Column("name", Text, primary_key=True),
-        Column("kind", Text, nullable=False),
-        Column("destination", Text),
-        Column("first_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
-        Column("last_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
-        Column("told_at", DateTime(True)),
+        Column("code", Text, primary_key=True),
+        Column("which", Text, primary_key=True),
+        Column("severity", Text, nullable=False),
+        Column("fact", Text, nullable=False),
+        Column("cause", Text, nullable=False),
+        Column("remedy", Text, nullable=False),
+        Column("how_many", BigInteger),
+        Column("since", DateTime(True), nullable=False),
+        Column("seen_at", DateTime(True), nullable=False),
+        Column("told_at", DateTime(True), nullable=False),
+        Column("told_how_many", BigInteger),
         Column("over_at", DateTime(True)),
-        Column("count", BigInteger, nullable=False, server_default="1"),
-        Column("untold", BigInteger, nullable=False, server_default="0"),
-        Column("told", BigInteger, nullable=False, server_default="0"),
-        Column("post_at", DateTime(True)),
-        Column("posts", Integer, nullable=False, server_default="0"),
-        Column("facts", JSONB, nullable=False, server_default="{}"),
+        Column("is_unposted", Boolean, nullable=False),
     )
     versions = Table(
         "outbox_versions",

@@ -73,6 +73,8 @@ class SupervisedRun:
         self.run = run
         self.task = task
         self.request = task.request
+        self.begun = begun
+        """What the row said, if that is known."""
         self.destination = begun and begun.destination
         self.waited = begun and begun.waited
         self.frees_key = begun is not None and begun.key is not None

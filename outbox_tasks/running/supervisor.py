@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import chain, repeat
@@ -22,11 +22,12 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Begun, Received, Run, Runs
 from outbox_tasks.running.run import Copy, SupervisedRun
 from outbox_tasks.settings import Settings
-from outbox_tasks.signals import task_ran
+from outbox_tasks.signals import dead_letter, key_blocked, task_ran
 from outbox_tasks.text import said, without_secrets
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.broker_nudge import broker_nudge
 from outbox_tasks.writing.capture import direct, supervised
+from outbox_tasks.writing.rows import Row
 
 log = logging.getLogger(__name__)
 
@@ -159,13 +160,13 @@ class Supervisor:
     def _end(self, run: SupervisedRun, state: str | None, retval: Any, again: bool) -> bool:
         runs, _ = self._runs.get()
         if run.unwritable is not None:
-            return runs.dead(run.run, *_described(run.unwritable))
+            return self._die(runs, run, *_described(run.unwritable))
         if state == states.SUCCESS or (state == states.IGNORED and run.replaced):
             ended = runs.done(run.run, run.rows, run.returned(retval))
         elif state == states.FAILURE:
-            ended = runs.dead(run.run, *_described(retval), run.rows, run.ran)
+            ended = self._die(runs, run, *_described(retval), run.rows)
         elif state == states.RETRY:
-            ended = _retry(runs, run, retval)
+            ended = self._retry(runs, run, retval)
         elif state == states.IGNORED:
             ended = runs.discard(run.run, "ignored", said(retval) if retval.args else "the task raised Ignore")
         elif state == states.REJECTED and not retval.requeue:
@@ -178,19 +179,32 @@ class Supervisor:
             ended = bool(runs.lose([run.run]))  # the process is ending
         return ended or (again and runs.whereabouts(run.run.id) is None)
 
+    def _retry(self, runs: Runs, run: SupervisedRun, retval: Any) -> bool:
+        code, error, trace = _described(retval.exc or retval)
+        copy = run.retry
+        if copy is None:
+            return self._die(runs, run, code, f"it raised Retry, but sent no copy of itself: {error}", trace)
+        due = copy.get("deliver_at")
+        wait = (datetime.fromisoformat(due) - datetime.now(UTC)).total_seconds() if due else 0.0
+        return runs.retry(run.run, copy, max(0.0, wait), code, error)
+
+    def _die(
+        self, runs: Runs, run: SupervisedRun, code: str, error: str, trace: str, following: Sequence[Row] = ()
+    ) -> bool:
+        """The run has failed for good. The signals of it come from here: no process of the relay sees its end."""
+        if not runs.dead(run.run, code, error, trace, following, run.ran):
+            return False
+        begun = run.begun or Begun(0, "", None, 0.0)
+        about = {"destination": begun.destination, "message_id": run.run.id, "key": begun.key, "code": code}
+        facts = {"event_type": run.task.name, "attempts": begun.attempts, "error": error}
+        dead_letter.send(sender=self.app, **about, **facts)
+        if begun.key is not None and self.settings.dead_blocks(begun.destination):
+            key_blocked.send(sender=self.app, **about)
+        return True
+
     def _within(self, run: SupervisedRun) -> float:
         """Seconds within which a copy that is back in the broker must begin."""
         return self.settings.destinations[run.destination].confirm_within if run.destination else 0.0
-
-
-def _retry(runs: Runs, run: SupervisedRun, retval: Any) -> bool:
-    code, error, trace = _described(retval.exc or retval)
-    copy = run.retry
-    if copy is None:
-        return runs.dead(run.run, code, f"it raised Retry, but sent no copy of itself: {error}", trace)
-    due = copy.get("deliver_at")
-    wait = (datetime.fromisoformat(due) - datetime.now(UTC)).total_seconds() if due else 0.0
-    return runs.retry(run.run, copy, max(0.0, wait), code, error)
 
 
 def _described(error: BaseException) -> tuple[str, str, str]:

@@ -24,11 +24,9 @@ class OperationSettings(BaseModel):
     s3://bucket/outbox or file:///var/backups/outbox. None: there is no export."""
 
     stale_after: Span = 300.0
-    """Messages due for this long without being sent are stale: an alert, and not healthy."""
+    """Messages due for this long without being sent are stale: a problem."""
     alert_webhook: Url | None = Field(default=None, repr=False)
-    """Where alerts are posted as JSON. None: they are logged, and sent as signals."""
-    alert_repeat: Span = 3600.0
-    """The same alert is not sent again sooner than this."""
+    """Where changes of the list of problems are posted as JSON. None: they are logged, and sent as a signal."""
 
     monitor_port: Port | None = None
     """The port on which a worker answers /metrics, /livez and /readyz. None: it does not; 0: any that is free."""

@@ -100,19 +100,20 @@ CREATE TABLE outbox_sends (
   refused     bigint NOT NULL DEFAULT 0    -- how many the destination has refused since one arrived
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
--- What people are told of, each once; and what is still to be posted.
+-- The problems that people were told of. is_unposted: the last news of it has not reached the webhook.
 CREATE TABLE outbox_alerts (
-  name        text PRIMARY KEY,
-  kind        text NOT NULL,
-  destination text,
-  first_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-  last_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-  told_at     timestamptz,
-  over_at     timestamptz,
-  count       bigint NOT NULL DEFAULT 1,
-  untold      bigint NOT NULL DEFAULT 0,
-  told        bigint NOT NULL DEFAULT 0,
-  post_at     timestamptz,
-  posts       integer NOT NULL DEFAULT 0,
-  facts       jsonb NOT NULL DEFAULT '{}'
+  code          text NOT NULL,
+  which         text NOT NULL,
+  severity      text NOT NULL,
+  fact          text NOT NULL,
+  cause         text NOT NULL,
+  remedy        text NOT NULL,
+  how_many      bigint,
+  since         timestamptz NOT NULL,
+  seen_at       timestamptz NOT NULL,
+  told_at       timestamptz NOT NULL,
+  told_how_many bigint,
+  over_at       timestamptz,
+  is_unposted   boolean NOT NULL,
+  PRIMARY KEY (code, which)
 );

@@ -5,37 +5,23 @@ The tasks know nothing of them. They send the signals of `outbox_tasks.signals`.
 
 from __future__ import annotations
 
-from typing import Any
-
-from celery import signals
-
-from outbox_tasks.errors import OutboxError
 from outbox_tasks.signals import settled
 from outbox_tasks.telemetry import logs, metrics
-from outbox_tasks.telemetry.alerts import notifier, webhook
+from outbox_tasks.telemetry.alerts import AlertsStep
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.telemetry.heartbeat import HeartbeatStep
 from outbox_tasks.telemetry.monitor import MonitorStep
-from outbox_tasks.worker.resources import Resources, serves
+from outbox_tasks.worker.resources import Resources
 
 
 def connect(resources: Resources) -> None:
     """Called once for an app."""
     app = resources.app
-
-    def check(sender: Any = None, **_: Any) -> None:
-        if sender.app is app and serves(app):
-            try:
-                webhook.check(resources.settings)
-            except OutboxError as error:
-                raise SystemExit(f"outbox_tasks: {error}") from None
-
     counters = Counters(lambda: resources.store)
     counters.connect(app)
     resources.before_close.append(counters.close)
     settled.connect(logs.log_settled, sender=app, weak=False)
-    signals.worker_init.connect(check, weak=False)
-    notifier.connect(resources)
     app.steps["consumer"].add(HeartbeatStep)
     metrics.connect(resources)
     app.steps["worker"].add(MonitorStep)
+    app.steps["worker"].add(AlertsStep)

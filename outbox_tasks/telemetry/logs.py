@@ -33,8 +33,6 @@ CLIENTS = ("aiobotocore", "azure", "boto3", "botocore", "httpcore", "httpx", "s3
 CELERYS = ("celery.app.trace", "celery.beat", "celery.worker.strategy")
 """Celery's loggers that write a line for each task that is sent, received or done."""
 
-ALERTS = "outbox_tasks.alerts"
-
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data", "task_id", "task_name"}
 """Attributes that every record has. Any other is a fact that its caller added."""
 
@@ -195,13 +193,11 @@ class Json(logging.Formatter):
 
 
 def _text(kind: Any) -> Any:
-    """Celery's formatter, with two differences. The line of an alert is its JSON object alone. Only the first line of a
-    record begins at the margin, so that no text of others looks like a record of its own."""
+    """Celery's formatter, but only the first line of a record begins at the margin, so that no text of others looks
+    like a record of its own."""
 
     class Text(kind):  # type: ignore[misc]
         def format(self, record: logging.LogRecord) -> str:
-            if record.name == ALERTS and hasattr(record, "alert"):
-                return record.getMessage()
             # An application may choose any event type. The copy is for us: other handlers get the record as it is.
             safe = copy.copy(record)
             safe.msg, safe.args = printable(record.getMessage()), None

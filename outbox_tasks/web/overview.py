@@ -10,7 +10,7 @@ from outbox_tasks.operating import status
 from outbox_tasks.operating.courses import Course, courses, empty
 from outbox_tasks.operating.problems import Connections, Problem, Severity
 from outbox_tasks.operating.status import Status
-from outbox_tasks.telemetry.alerts.table import AlertTable
+from outbox_tasks.telemetry.alerts import known
 from outbox_tasks.web import charts
 from outbox_tasks.web.visit import Visit
 
@@ -64,7 +64,7 @@ def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:
 
 def alerts(visit: Visit) -> list[Any]:
     """The alerts that people were sent, open ones first."""
-    return visit.look("alerts", lambda: AlertTable(visit.store).known(OPEN), seconds=SELDOM / 3)
+    return visit.look("alerts", lambda: known(visit.store, OPEN), seconds=SELDOM / 3)
 
 
 def in_trouble(found: Status) -> list[str]:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -146,10 +145,9 @@ def test_nothing_of_ours_is_left_in_the_result_backend(celery_setup: CeleryTestS
     assert not [result for result in results if result and ours.search(result)]
 
 
-def test_a_dead_letter_causes_an_alert(celery_setup: CeleryTestSetup, publish: Any) -> None:
-    code = f"refused_{uuid4().hex[:8]}"
-    publish("told", {"refuse": code})
-    eventually(lambda: f'"name": "dead_letter told {code}"' in said(celery_setup))
+def test_dead_letters_cause_an_alert(celery_setup: CeleryTestSetup, publish: Any) -> None:
+    publish("told", {"refuse": "refused"})
+    eventually(lambda: "warning: told: " in said(celery_setup), 60)
 
 
 def calls(setup: CeleryTestSetup, name: str) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, WebhookFa
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
-from outbox_tasks.telemetry.alerts import webhook
+from outbox_tasks.telemetry import alerts
 from tests.certificates import self_signed
 from tests.conftest import eventually
 from tests.contract.messages import loaded, message, sent_by
@@ -182,7 +182,7 @@ class TestDestinations:
 def test_the_webhook_of_alerts(ours: Path) -> None:
     with listener(ours) as server:
         with pytest.raises(WebhookFailed, match=r"(?i)certificate"):
-            webhook.post(f"https://{LOGIN}:{server.port}/", {})
+            alerts.post(f"https://{LOGIN}:{server.port}/", {})
         got_nothing(server)
 
 

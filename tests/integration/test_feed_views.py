@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,15 +14,12 @@ from prometheus_client import generate_latest
 from sqlalchemy import text
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import qualified
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.operating import overview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
-from outbox_tasks.telemetry.alerts import webhook
-from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence
 from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Request
@@ -117,22 +113,6 @@ def test_the_metrics_of_feeds(store: Store) -> None:
     assert got["outbox_feed_waiting", "shop"] == 2
     assert got["outbox_feed_oldest_seconds", "shop"] >= 7
     assert got["outbox_feed_failing_seconds", "gone"] >= 3600
-
-
-def test_a_feed_in_trouble_is_an_alert(store: Store, fed: Settings) -> None:
-    with closing(AlertTable(Database.connect(fed))) as table:
-        [problem] = table.feeds_in_trouble()
-        assert (problem.about, WHY in problem.text) == ("gone", True)
-        facts: dict[str, Any] = {"why": problem.text}
-        [begun] = table.record({"feed gone": Occurrence("feed", "gone", facts)})
-        assert webhook.text(begun) == problem.text
-        alerts = qualified(fed.database_schema, "outbox_alerts")
-        with store.connection() as connection:
-            connection.execute(
-                text(f"UPDATE {alerts} SET last_at = last_at - interval '1 day', told_at = told_at - interval '1 day'")
-            )
-        [over] = table.end()
-        assert webhook.text(over).startswith("The feed gone is in order again")
 
 
 def test_a_feed_that_nobody_looks_at_any_more_is_forgotten(store: Store) -> None:

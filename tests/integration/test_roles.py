@@ -55,12 +55,12 @@ STATEMENTS = {
         find/named find/one find/originals find/payloads keep/lot keep/measured keep/rows run/end_waits run/expire
         run/lose run/overtaken run/renew run/requeue run/unknown run/wait_on test/expire test/return_keys""",
     "relay": """
-        alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts alert/turn
+        alert/compare alert/posted alert/turn
         claim/ask_drains claim/begin_drain claim/end_drain claim/recall claim/take_free claim/take_free_singly
         claim/unroutable deliver/settle feed/bury feed/copy feed/end feed/forget feed/left feed/take inbox/forget
         keep/drop keep/forget keep/turn report/beat report/stopped report/tally report/timeline""",
     "relay operator": """
-        act/begun_by act/discard act/end act/one act/redrive act/renew act/take act/try alert/failed_runs
+        act/begun_by act/discard act/end act/one act/redrive act/renew act/take act/try
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/probe claim/suspects
         claim/wake deliver/begin deliver/sent keep/troubles run/handed_over test/forward test/others test/own_keys
         traffic/metered

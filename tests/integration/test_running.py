@@ -17,6 +17,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.relay.store import Store
 from outbox_tasks.running.run import current
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.signals import dead_letter, key_blocked
 from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage
 from tests.claims import take
 from tests.conftest import Rows, seconds_from_now
@@ -34,6 +35,28 @@ def envelope(row: Any) -> TaskMessage:
 
 
 class TestEnds:
+    def test_the_end_of_a_task_that_fails_is_signalled_once(
+        self, app: Celery, worker: Worker, call: Call, rows: Rows
+    ) -> None:
+        def fail(task: Any) -> None:
+            raise ValueError("no such order")
+
+        heard: list[dict[str, Any]] = []
+        for signal in (dead_letter, key_blocked):
+            signal.connect(lambda signal, sender, **facts: heard.append(facts), sender=app, weak=False)
+        acts(app, fail)
+        id = call()
+        rows.change([id], key="order:1")
+        copy = worker.copy(id)
+        for _ in range(2):
+            worker.trace(copy)
+        [row] = rows.hot()
+        about = {"destination": row.destination, "message_id": str(row.id), "key": "order:1", "code": "ValueError"}
+        assert heard == [
+            {**about, "event_type": row.event_type, "attempts": 1, "error": "no such order"},
+            about,
+        ]
+
     def test_a_task_that_ends_well_is_archived(self, worker: Worker, call: Call, rows: Rows) -> None:
         worker.run(call(1))
         assert rows.hot() == []

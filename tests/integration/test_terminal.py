@@ -84,10 +84,8 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         connection.execute(insert(t.heartbeats).values(name=EVIL, kind="worker", facts=queues))
         feed = f"INSERT INTO {t.messages.schema}.outbox_feeds (name, error, failed_at) VALUES (:name, :name, now())"
         connection.execute(text(feed), {"name": EVIL})
-        facts = {"code": EVIL, "event_type": EVIL, "message_id": EVIL, "keys": [EVIL]}
-        for kind in ("dead_letter", "key_blocked"):
-            alert = {"name": f"{kind}{EVIL}", "kind": kind, "destination": EVIL, "told": 1, "told_at": now}
-            connection.execute(insert(t.alerts).values(**alert, facts=facts))
+        words = dict.fromkeys(("code", "which", "severity", "fact", "cause", "remedy"), EVIL)
+        connection.execute(insert(t.alerts).values(**words, since=now, seen_at=now, told_at=now, is_unposted=False))
     return id
 
 

@@ -18,7 +18,7 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.settings.feed import FeedPlace
 
 INT32 = 2**31 - 1
-AGES = {"max_age", "confirm_within", "inbox_retention", "archive_retention", "stale_after", "alert_repeat"}
+AGES = {"max_age", "confirm_within", "inbox_retention", "archive_retention", "stale_after"}
 """These are compared with dates. A process waits for all other times."""
 
 

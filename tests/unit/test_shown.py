@@ -6,7 +6,6 @@ import io
 import json
 import logging
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from outbox_tasks.operating.problems.problem import error
 from outbox_tasks.relay.publishers import send
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.settings import Settings
-from outbox_tasks.telemetry.alerts import webhook
+from outbox_tasks.telemetry.alerts import sentence
 from outbox_tasks.telemetry.logs import Json, _text
 from outbox_tasks.text import is_text, one_line, printable, redacted, storable, without_secrets
 from outbox_tasks.worker.told import TaskListener
@@ -175,13 +174,8 @@ def test_no_text_of_others_makes_a_line_of_the_log() -> None:
 
 
 def test_no_text_of_others_makes_a_line_of_an_error_an_alert_or_an_application_s_log(logged: io.StringIO) -> None:
-    facts = {"code": "refused", "event_type": FORGED, "message_id": "1"}
-    alert = SimpleNamespace(
-        kind="dead_letter", over_at=None, told=1, count=1, destination="orders", facts=facts,
-        first_at=datetime.now(UTC), last_at=datetime.now(UTC), told_at=datetime.min.replace(tzinfo=UTC),
-    )  # fmt: skip
-    assert "forged" in webhook.text(alert)
-    assert webhook.text(alert).isprintable()
+    assert "forged" in sentence({"state": "open", "severity": "error", "fact": FORGED})
+    assert sentence({"state": "over", "lasted": 3.0, "fact": FORGED}).isprintable()
     assert str(UnknownDestination(event_type="x", destination=FORGED, known="orders")).isprintable()
     resources: Any = SimpleNamespace(app=object(), settings=Settings(destinations={"orders": {"url": "a://b"}}))
     TaskListener(resources).dead(Verdict(message(1, event_type=FORGED, key=FORGED), Step.DEAD, 0.0, "refused"))

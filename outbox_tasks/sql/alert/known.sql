@@ -1,3 +1,3 @@
--- The alerts: open ones first, then the latest. size: how many.
-SELECT name, kind, destination, first_at, last_at, told_at, over_at, count, told, facts, untold, post_at
-FROM :schema.outbox_alerts ORDER BY over_at IS NOT NULL, last_at DESC LIMIT :size::integer
+-- The alerts: those that are not over first, then the latest. size: how many.
+SELECT code, which, severity, fact, cause, remedy, how_many, since, seen_at, told_at, over_at
+FROM :schema.outbox_alerts ORDER BY over_at IS NOT NULL, told_at DESC, code, which LIMIT :size::integer

@@ -1,2 +1,4 @@
--- Notes that alerts were posted, unless they are to be posted again. names; lease: their `post_at`.
-UPDATE :schema.outbox_alerts SET post_at = NULL WHERE name = ANY (:names::text[]) AND post_at = :lease::timestamptz
+-- Notes that alerts were posted. codes, which: of the alerts, two arrays of one length; told_at: what is told later is not posted.
+UPDATE :schema.outbox_alerts a SET is_unposted = false
+FROM unnest(:codes::text[], :which::text[]) AS posted(code, which)
+WHERE (a.code, a.which) = (posted.code, posted.which) AND a.told_at <= :told_at::timestamptz

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.problems import Examination, examine
 from outbox_tasks.settings import Settings
-from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
@@ -75,9 +74,9 @@ def doctor(visit: Visit) -> Response:
     return visit.show("doctor.html", doctor=found, alerts=_alerts(visit))
 
 
-def _alerts(visit: Visit) -> list[dict[str, Any]] | None:
-    """The alerts, with their texts; None if the database does not answer: the findings say that."""
+def _alerts(visit: Visit) -> list[Any] | None:
+    """The alerts; None if the database does not answer: the findings say that."""
     try:
-        return [{**row._asdict(), "text": webhook.text(row, listed=True)} for row in overview.alerts(visit)]
+        return overview.alerts(visit)
     except OutboxError:
         return None
