@@ -23,7 +23,7 @@ from outbox_tasks.cli.shared.output import (
     say,
     wants_json,
 )
-from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
@@ -47,9 +47,10 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
     TEXT is what you have of it: its id or the first eight digits of that, the id of its Celery task, event or
     aggregate, or its key. If several messages fit, they are listed. Exit code 1 if there is none.
     """
+    app, _ = installed() or (None, None)
     with open_store() as store:
-        answered = search(store, text, payloads=payloads)
-        found = None if answered.only is None else Lookup(store).one(answered.only)
+        answered = search(store, text, app, payloads=payloads)
+        found = None if answered.only is None else Lookup(store, app).one(answered.only)
     if found is None and only_payload:
         raise click.UsageError(f"{len(answered.messages)} messages fit, and --payload is for one: name its id.")
     if found is None:

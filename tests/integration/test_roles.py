@@ -126,7 +126,6 @@ HARM = {
     "UPDATE outbox_acts SET lease = NULL": "relay operator",
     "UPDATE outbox_audit SET count = 0": "relay operator",
     "DELETE FROM outbox_audit": "relay",
-    "SELECT facts FROM outbox_audit": "relay operator",
     "DELETE FROM outbox_versions": "",
     "UPDATE outbox_versions SET version = 1": "",
     "DELETE FROM outbox_heartbeats": "relay",

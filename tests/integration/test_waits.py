@@ -9,11 +9,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
+from sqlalchemy import update
 
 from outbox_tasks import sql
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import moment
 from tests.claims import begin, take
@@ -26,6 +28,14 @@ AHEAD = seconds_from_now(600)
 
 def waits(store: Store, id: str) -> str:
     return str(Lookup(store).one(UUID(id))["waits"])
+
+
+def works(rows: Rows) -> None:
+    """Workers, beat and claims, as if all were there."""
+    beat(rows)
+    beat(rows, "claim@here", queues=["outbox.claim", "outbox.maintain"])
+    for kind in ("beat", "claim", "maintain"):
+        beat(rows, kind, kind)
 
 
 def test_its_destination_is_paused_or_its_circuit_is_open(store: Store, rows: Rows) -> None:
@@ -60,8 +70,7 @@ def test_its_key_is_held_up(store: Store, rows: Rows) -> None:
 
 
 def test_an_open_transaction_may_still_commit_an_earlier_message_of_its_key(store: Store, rows: Rows) -> None:
-    beat(rows)
-    beat(rows, "claim", "claim")
+    works(rows)
     schema = store.settings.database_schema
     with psycopg.connect(store.settings.database_url, application_name="import.py") as writer:
         row = {"id": str(uuid4()), "event_type": "a", "destination": "orders", "key": "k", "text": "{}"}
@@ -105,14 +114,17 @@ def test_celery_tries_it_again(store: Store, rows: Rows) -> None:
 def test_its_task_is_in_the_queue_of_the_publish_workers(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1)
     take(store, {"orders": 1})
-    assert waits(store, id).startswith("No worker consumes outbox.publish; it is due since ")
+    assert re.match(r"No worker serves .*outbox.publish, .*: none was ever seen; it is due since 2", waits(store, id))
     beat(rows)
     end = rows.one(id).locked_until
     since = moment(end - timedelta(seconds=60))
     expected = f"Its task is in the queue outbox.publish since {since}; if no worker begins it by {moment(end)}, it is"
     assert waits(store, id) == f"{expected} claimed again."
     rows.change([id], locked_until=seconds_from_now(-5))
+    assert waits(store, id).startswith("No worker serves outbox.claim, outbox.maintain")
+    beat(rows, "claim@here", queues=["outbox.claim", "outbox.maintain"])
     beat(rows, "claim", "claim")
+    beat(rows, "beat", "beat")
     assert f" ended at {moment(rows.one(id).locked_until)}: it is due again now." in waits(store, id)
 
 
@@ -163,12 +175,26 @@ def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> 
 
 def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1)
-    assert waits(store, id).startswith("No claim has ever run; it is due since ")
-    assert waits(store, id).endswith("start beat and a claim worker; outbox-tasks doctor")
-    beat(rows, "claim", "claim")
-    assert waits(store, id).startswith("No worker consumes outbox.publish; it is due since ")
-    beat(rows)
+    missing = waits(store, id)
+    assert re.match(r"No worker serves outbox.claim, outbox.publish, .* none was ever seen; it is due since 2", missing)
+    assert "→ celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h; celery" in missing
+    works(rows)
     assert waits(store, id).endswith(", and a claim takes it when those before it are sent.")
+    beats = rows.tables.heartbeats
+    with rows.engine.begin() as connection:
+        connection.execute(update(beats).where(beats.c.kind == "claim").values(seen_at=seconds_from_now(-600)))
+    [stopped] = [problem.fact for problem in examine(store.settings).problems if problem.code == "no_claims"]
+    assert waits(store, id).startswith(f"{stopped.rstrip('.')}; it is due since 2")
+
+
+def test_no_worker_knows_its_task(store: Store, rows: Rows) -> None:
+    works(rows)
+    handed = {"lease": uuid4(), "attempts": 1, "locked_until": AHEAD, "handed_at": seconds_from_now(-60)}
+    [id] = rows.insert(1, event_type="shop.receipt", **handed)
+    assert waits(store, id).startswith("Its task is in the broker's queue since 2")
+    beat(rows, "shop@here (tasks)", "tasks", queues=["celery"], unknown={"shop.receipt": 1})
+    unknown = "shop@here takes from the queue of shop.receipt, and does not know this task; if no worker begins it by "
+    assert waits(store, id).startswith(unknown)
 
 
 def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Store, rows: Rows) -> None:  # noqa: F811

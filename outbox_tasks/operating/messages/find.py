@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
+from celery import Celery
+
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import NotDead, UnknownMessage
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages import waits
+from outbox_tasks.operating.messages.waits import Reasons
 
 COUNTED = 100_000
 """Messages are counted up to this."""
@@ -128,10 +130,11 @@ class Found:
 
 
 class Lookup:
-    """Reads the messages of one outbox."""
+    """Reads the messages of one outbox. `app`: the app that the relay is installed in, if any."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, app: Celery | None = None) -> None:
         self._database = database
+        self._reasons = Reasons(database, app)
 
     def find(self, wanted: Filter, size: int, limit: float | None = None) -> Found:
         """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die. `limit`: seconds
@@ -166,7 +169,7 @@ class Lookup:
             place["blocks"] = self._database.settings.dead_blocks(message["destination"])
             before = self._database.ask("find/ahead.sql", **place)
             message["ahead"] = before[0]._asdict() if before else None
-        message["waits"] = waits.why(self._database, message)
+        message["waits"] = self._reasons.of(message)
         message["history"] = _entries(message["history"])
         named = [entry.get("entry") for entry in message["history"]]
         named = [seq for seq in named if type(seq) is int and 0 <= seq < 1 << 63]

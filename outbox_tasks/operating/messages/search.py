@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from celery import Celery
+
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.model import MAX_TEXT, sibling
@@ -75,9 +77,11 @@ class Answer:
         return found[0] if len(found) == 1 and not self.more else None
 
 
-def search(database: Database, text: str, *, payloads: bool = False, limit: float | None = None) -> Answer:
+def search(
+    database: Database, text: str, app: Celery | None = None, *, payloads: bool = False, limit: float | None = None
+) -> Answer:
     """The messages that a text names. `payloads`: also those in whose payload it stands, as far as two seconds go;
-    `limit`: seconds that any other statement may run. Raises `InvalidFilter`."""
+    `limit`: seconds that any other statement may run; `app`: see `Lookup`. Raises `InvalidFilter`."""
     text = text.strip()
     if not text or not is_text(text) or len(text) > MAX_TEXT:
         raise InvalidFilter(reason=f"a search needs a text of 1 to {MAX_TEXT} characters, without NUL")
@@ -95,7 +99,7 @@ def search(database: Database, text: str, *, payloads: bool = False, limit: floa
             seen.add(row.id)
             answer.messages.append({**row._asdict(), "kinds": kinds[row.id], "waits": None})
     if answer.only is None:
-        _explain(database, answer.messages)
+        _explain(Lookup(database, app), answer.messages)
     if not answer.messages:
         answer.reasons = list(reasons(database, text, in_payloads=payloads))
     return answer
@@ -120,9 +124,8 @@ def _named(database: Database, answer: Answer, limit: float | None) -> dict[UUID
     return kinds
 
 
-def _explain(database: Database, messages: list[dict[str, Any]]) -> None:
+def _explain(lookup: Lookup, messages: list[dict[str, Any]]) -> None:
     """Say of the first messages why they are where they are."""
-    lookup = Lookup(database)
     for message in [message for message in messages if message["state"] not in ARCHIVED][:EXPLAINED]:
         message["waits"] = lookup.one(message["id"], 0)["waits"]
 

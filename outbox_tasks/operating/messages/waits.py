@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
+from celery import Celery
+
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.limits import in_force
+from outbox_tasks.operating.problems import Problem, examine
+from outbox_tasks.operating.problems.order import FOLLOWS
 from outbox_tasks.relay.store.claims import GRACE
-from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import many, moment, one_line, shell_line, span
 
 Row = Mapping[str, Any]
+
+STOPPED = {code for code, others in FOLLOWS.items() if "stale" in others} - {"writer_open", "prepared_transaction"}
+"""Problems of the relay for which any message may wait. An open transaction holds up some keys only."""
+
+CLAIMING = {"no_claims", "no_beat", "claims_late", "sequence_behind", "lock_of_a_stranger"}
+"""Those of them that don't matter once a message is claimed."""
+
+UNHEARD = {"task_unknown", "tasks_unsupervised", "tasks_wait"}
+"""Problems for which no worker begins a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +43,98 @@ class Wait:
         return f"{self.because.rstrip('.')}." + (f" → {self.remedy}" if self.remedy else "")
 
 
-def why(database: Database, message: Row) -> Wait:
-    """Why a message of `Lookup.one` is where it is."""
-    return (
-        _ended(message)
-        or _in_hand(message)
-        or of_destinations(database).get(message["destination"])
-        or _unknown(database, message)
-        or (behind(message["ahead"]) if message["ahead"] else None)
-        or _later(database, message)
-        or _held_back(database, message)
-        or _limited(database, message)
-        or _locked(database, message)
-        or _nobody(database, message)
-        or _next(database, message)
-    )
+class Reasons:
+    """Why messages are where they are. What many may wait for is read once. `app`: the app that the relay is installed
+    in, if any."""
+
+    def __init__(self, database: Database, app: Celery | None = None) -> None:
+        self._database, self._app = database, app
+        self._settings = database.settings
+
+    @cached_property
+    def shut(self) -> dict[str, Wait]:
+        """See `of_destinations`."""
+        return of_destinations(self._database)
+
+    @cached_property
+    def _standstill(self) -> list[Problem]:
+        return [each for each in examine(self._settings, self._app, only=STOPPED).problems if each.code in STOPPED]
+
+    @cached_property
+    def _unheard(self) -> list[Problem]:
+        return [each for each in examine(self._settings, self._app).everything if each.code in UNHEARD]
+
+    def of(self, message: Row) -> Wait:
+        """Why a message of `Lookup.one` is where it is."""
+        return (
+            _ended(message)
+            or _in_hand(message)
+            or self._handed_over(message)
+            or self.shut.get(message["destination"])
+            or _unknown(self._settings, message)
+            or (behind(message["ahead"]) if message["ahead"] else None)
+            or _later(self._settings, message)
+            or self._held_back(message)
+            or self._limited(message)
+            or self._stopped(message)
+            or _next(self._settings, message)
+        )
+
+    def _held_back(self, message: Row) -> Wait | None:
+        """Whether an open transaction may still write an earlier message of its key."""
+        if message["key"] is None or message["place"] != "ready":
+            return None
+        asked = {name: message[name] for name in ("destination", "key", "seq")}
+        rows = self._database.ask("doctor/open_writers.sql", place=self._settings.database_schema, **asked)
+        row = next((row for row in rows if row.holds), None)
+        if row is None:
+            return None
+        order = "has written a message of this key, or of many keys, and may still commit one that goes before this one"
+        if row.pid is None:
+            return Wait(f"A prepared transaction {order}", "outbox-tasks doctor names it")
+        age = "" if row.age is None else f", open for {span(row.age)},"
+        who = f"{one_line(row.application or 'a client')}, role {one_line(row.role)}"
+        end = f"end it: SELECT pg_terminate_backend({row.pid})"
+        return Wait(f"The transaction of session {row.pid} ({who}){age} {order}", end)
+
+    def _limited(self, message: Row) -> Wait | None:
+        """Whether the destination's slots are taken, or its rate is used up."""
+        name, since = message["destination"], f"it is due since {moment(_due(message))}"
+        rate, slots, _ = in_force(self._database, name)
+        more = f"if {name} can take more, raise its {{}}: {shell_line('limit', name)}"
+        if (most := slots.value) and len(self._database.ask("look/sends.sql", destination=name, most=most)) >= most:
+            taken = f"All {many(most, 'slot')} of {name} are taken ({one_line(slots.whence)}); {since}"
+            return Wait(taken, more.format("concurrency"))
+        if rate.value is not None:
+            limited = f"{name} gets at most {one_line(str(rate))}; {since}"
+            return Wait(limited, more.format("rate_limit"))
+        return None
+
+    def _handed_over(self, message: Row) -> Wait | None:
+        """Whether its task waits for a worker of the application."""
+        if message["state"] != "handed over":
+            return None
+        again = f"if no worker begins it by {moment(message['locked_until'])}, it is sent again"
+        names = {"task_unknown": message["event_type"], "tasks_wait": message["destination"]}
+        for problem in self._unheard:
+            if problem.which == names.get(problem.code, problem.which):
+                return _of_problem(problem, again)
+        return Wait(f"Its task is in the broker's queue since {moment(message['handed_at'])}; {again}")
+
+    def _stopped(self, message: Row) -> Wait | None:
+        """Whether the relay does not do what it waits for."""
+        wanted = {PUBLISH_QUEUE} if _is_queued(message) else {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE}
+        for problem in self._standstill:
+            if _is_queued(message) and problem.code in CLAIMING:
+                continue
+            if problem.code == "no_workers" and wanted.isdisjoint(problem.which.split(", ")):
+                continue
+            return _of_problem(problem, f"it is due since {moment(_due(message))}")
+        return None
+
+
+def _of_problem(problem: Problem, more: str) -> Wait:
+    return Wait(f"{problem.fact.rstrip('.')}; {more}", "; ".join(problem.remedy.splitlines()))
 
 
 def _ended(message: Row) -> Wait | None:
@@ -69,9 +158,6 @@ def _in_hand(message: Row) -> Wait | None:
         case "running":
             renewed = f"unless the run says again by {moment(end)} that it goes on, the task is sent again"
             return Wait(f"{holder} runs its task, which was handed over at {moment(message['handed_at'])}; {renewed}")
-        case "handed over":
-            handed = f"Its task is in the broker's queue since {moment(message['handed_at'])}"
-            return Wait(f"{handed}; if no worker begins it by {moment(end)}, it is sent again")
         case "leased" if message["begun"]:
             since = moment(message["begun_at"])
             return Wait(f"{holder} has been sending it since {since}; the lease of this send ends at {moment(end)}")
@@ -101,8 +187,8 @@ def _at(row: Any) -> str:
     return moment(row.pause_until)
 
 
-def _unknown(database: Database, message: Row) -> Wait | None:
-    if message["destination"] in database.settings.destinations:
+def _unknown(settings: Settings, message: Row) -> Wait | None:
+    if message["destination"] in settings.destinations:
         return None
     buried = moment(_due(message) + timedelta(seconds=GRACE))
     unknown = f"No destination {message['destination']!r} is configured here; at {buried} it becomes a dead letter"
@@ -125,9 +211,9 @@ def mend(id: Any) -> str:
     return f"{shell_line('redrive', str(id))}, or discard"
 
 
-def _later(database: Database, message: Row) -> Wait | None:
+def _later(settings: Settings, message: Row) -> Wait | None:
     """Whether its time has not come: it is scheduled, or waits for another try, in the table or by Celery."""
-    due, code = _next_try(database, message), message["last_error_code"]
+    due, code = _next_try(settings, message), message["last_error_code"]
     if due <= datetime.now(UTC) or message["state"] == "leased":
         return None
     if message["place"] == "leased":
@@ -143,75 +229,20 @@ def failed(which: str, code: str | None, due: datetime) -> Wait:
     return Wait(f"{which} failed ({code}), and the next try is due at {moment(due)}")
 
 
-def _next_try(database: Database, message: Row) -> datetime:
+def _next_try(settings: Settings, message: Row) -> datetime:
     """When it may be sent. The lease of a retry by Celery ends a `queue_lease` later; one that was given back has no
     holder."""
     until: datetime = message["locked_until"]
     if message["place"] != "leased" or message["locked_by"] is None:
         return until
-    return until - timedelta(seconds=database.settings.queue_lease)
+    return until - timedelta(seconds=settings.queue_lease)
 
 
-def _held_back(database: Database, message: Row) -> Wait | None:
-    """Whether an open transaction may still write an earlier message of its key."""
-    if message["key"] is None or message["place"] != "ready":
-        return None
-    asked = {name: message[name] for name in ("destination", "key", "seq")}
-    rows = database.ask("doctor/open_writers.sql", place=database.settings.database_schema, **asked)
-    row = next((row for row in rows if row.holds), None)
-    if row is None:
-        return None
-    order = "has written a message of this key, or of many keys, and may still commit one that goes before this one"
-    if row.pid is None:
-        return Wait(f"A prepared transaction {order}", "outbox-tasks doctor names it")
-    age = "" if row.age is None else f", open for {span(row.age)},"
-    who = f"The transaction of session {row.pid} ({one_line(row.application or 'a client')}, role {one_line(row.role)})"
-    return Wait(f"{who}{age} {order}", f"end it: SELECT pg_terminate_backend({row.pid})")
-
-
-def _limited(database: Database, message: Row) -> Wait | None:
-    """Whether the destination's slots are taken, or its rate is used up."""
-    name, since = message["destination"], moment(_due(message))
-    rate, most, _ = in_force(database, name)
-    more = f"if {name} can take more, raise its {{}}: {shell_line('limit', name)}"
-    if most.value is not None and len(database.ask("look/sends.sql", destination=name, most=most.value)) >= most.value:
-        taken = f"All {many(most.value, 'slot')} of {name} are taken ({one_line(most.whence)}); it is due since {since}"
-        return Wait(taken, more.format("concurrency"))
-    if rate.value is not None:
-        limited = f"{name} gets at most {one_line(str(rate))}; it is due since {since}"
-        return Wait(limited, more.format("rate_limit"))
-    return None
-
-
-def _locked(database: Database, message: Row) -> Wait | None:
-    """Whether a role without a right on the outbox holds one of its locks."""
-    place, names = database.settings.database_schema, json.dumps([message["destination"]])
-    for row in database.ask("doctor/locks.sql", place=place, destinations=names):
-        who = f"The session {row.pid} ({one_line(row.application or 'a client')}, role {one_line(row.role)})"
-        locked = f"{who} holds a lock of the outbox, and has no right there; it is due since {moment(_due(message))}"
-        return Wait(locked, f"SELECT pg_terminate_backend({row.pid})")
-    return None
-
-
-def _nobody(database: Database, message: Row) -> Wait | None:
-    """Whether nobody does what it waits for."""
-    beats, since = Heartbeats.read(database), moment(_due(message))
-    queues = (PUBLISH_QUEUE,) if _is_queued(message) else (PUBLISH_QUEUE, DRAIN_QUEUE)
-    if beats.claims_stopped(database.settings) and not _is_queued(message):
-        age = beats.age("claim")
-        ran = "has ever run" if age is None else f"has run for {span(age)}"
-        return Wait(f"No claim {ran}; it is due since {since}", "start beat and a claim worker; outbox-tasks doctor")
-    for queue in queues:
-        if not beats.consumers(queue):
-            return Wait(f"No worker consumes {queue}; it is due since {since}", "start a worker for it")
-    return None
-
-
-def _next(database: Database, message: Row) -> Wait:
+def _next(settings: Settings, message: Row) -> Wait:
     """What happens to it next, if nothing is in its way."""
     until = message["locked_until"]
     if _is_queued(message):
-        lease = timedelta(seconds=database.settings.queue_lease)
+        lease = timedelta(seconds=settings.queue_lease)
         queued = f"Its task is in the queue {PUBLISH_QUEUE} since {moment(until - lease)}"
         return Wait(f"{queued}; if no worker begins it by {moment(until)}, it is claimed again")
     if message["place"] in ("leased", "handed over", "running"):
