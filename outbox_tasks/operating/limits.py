@@ -61,12 +61,23 @@ def in_words(setting: str, value: Any) -> str:
 
 def in_force(database: Database, destination: str) -> list[InForce]:
     """What counts for a destination, of `STEERED`."""
-    settings = database.settings
-    limit = Limits(database.engine, settings).of(destination)
+    return _in_force(Limits(database.engine, database.settings), destination)
+
+
+def set_by_people(database: Database) -> dict[str, list[InForce]]:
+    """What people have set, by destination."""
+    limits = Limits(database.engine, database.settings)
+    found = {name: [each for each in _in_force(limits, name) if each.change] for name in limits.set_by_people()}
+    return {name: counts for name, counts in found.items() if counts}
+
+
+def _in_force(limits: Limits, destination: str) -> list[InForce]:
+    limit, settings = limits.of(destination), limits.settings
     made = []
     for setting in STEERED:
         value, change = getattr(limit, setting), limit.changes.get(setting)
         if setting == "singles" and limit.concurrency is not None:
+            change = None
             whence = "because it has a concurrency"
         else:
             whence = _of_person(change) if change else _of_settings(settings, destination, setting)

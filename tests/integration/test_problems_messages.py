@@ -10,7 +10,7 @@ import pytest
 import redis
 from sqlalchemy import Engine
 
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating.problems import Problem, Severity, examine
 from outbox_tasks.relay.claim import QUEUE_SHORT
 from outbox_tasks.relay.store import Store
@@ -160,6 +160,23 @@ class TestSends:
             assert "1 message wait (http_429): the next try is in 1" in seen["destination_waits"].fact
             tally(store, sent=1)
             assert found(site, *OF_SENDS) == {}
+
+
+def test_a_limit_that_a_person_has_set_and_that_lets_messages_wait(site: Settings, store: Store, rows: Rows) -> None:
+    limits.limit(store, "orders", {"rate_limit": 2}, "anna", "black friday", 3600)
+    [name, limit] = ["orders: rate_limit 2 a second, by anna until 2", found(site, "limit_set")["limit_set"]]
+    assert (limit.severity, limit.fact[: len(name)], limit.which) == (Severity.NOTE, name, "orders")
+    assert limit.fact.endswith(" UTC: black friday.")
+    rows.insert(5, locked_until=seconds_from_now(-400))
+    tally(store, sent=20)
+    assert {"limit_set", "stale"} <= roots(site).keys()  # it is not the limit that they wait for
+    tally(store, sent=100)
+    [problem] = examine(site).problems
+    assert (problem.code, problem.severity, problem.how_many) == ("limited", Severity.WARNING, 5)
+    assert problem.fact.endswith(" UTC: black friday; 5 messages wait, the oldest for 7 min.")
+    assert [each.code for each in problem.follows] == ["stale"]
+    limits.clear(store, "orders", "anna")
+    assert found(site, "limited", "limit_set") == {}
 
 
 class TestQueue:

@@ -52,6 +52,7 @@ FOLLOWS_THERE: dict[str, set[str]] = {
     "destination_refuses": {"stale", "destination_waits", "dead_letters"},
     "destination_failing": {"stale"},
     "destination_waits": {"stale"},
+    "limited": {"stale"},
     "destination_unknown": {"stale"},
     "dead_letters": {"keys_blocked", "stale"},
     "keys_blocked": {"stale"},

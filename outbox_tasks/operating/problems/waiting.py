@@ -43,7 +43,7 @@ def _stale(site: Site, name: str, status: DestinationStatus) -> Problem:
         f"{name}: the oldest message has been due for {span(status.oldest or 0.0)}.",
         f"More than stale_after ({site.settings.stale_after:g} s), and no other problem says why. Perhaps more is "
         "written than sent: compare the rates.",
-        f"{shell_line('list', '--destination', name)}\nMore workers, a higher rate_limit or concurrency.",
+        f"{shell_line('list', '--destination', name)}\nMore workers, or a higher limit: {shell_line('limit', name)}",
         which=name,
         since=status.oldest,
         how_many=status.due,

@@ -63,16 +63,22 @@ class Limits(Database):
 
     def of(self, destination: str) -> Limit:
         """The limits of a configured destination; at most `READ_EVERY_SECONDS` old."""
-        now = time.monotonic()
-        if now >= self._read_at + READ_EVERY_SECONDS:
-            self._read_at = now
-            self._read()
+        self._read()
         limit = self._made.get(destination)
         if limit is None:
             limit = self._made[destination] = self._make(destination)
         return limit
 
+    def set_by_people(self) -> list[str]:
+        """The configured destinations for which people have set something."""
+        self._read()
+        return [name for name in self._changes if name in self.settings.destinations]
+
     def _read(self) -> None:
+        now = time.monotonic()
+        if now < self._read_at + READ_EVERY_SECONDS:
+            return
+        self._read_at = now
         changes: dict[str, dict[str, Change]] = {}
         try:
             for name, setting, *change in self.ask("traffic/limits.sql"):
