@@ -57,6 +57,7 @@ def for_programs(status: Status, settings: Settings) -> dict[str, Any]:
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}
             for worker in (*status.heartbeats.workers, *status.heartbeats.supervising)
         ],
+        "acts": [act._asdict() for act in status.acts],
         "drains": status.drains,
         "processes": status.processes,
         **{kind: last and {"seen_at": last.seen_at, "age": last.age, **last.facts} for kind, last in ran.items()},

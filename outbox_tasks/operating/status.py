@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating import overview
@@ -21,6 +22,9 @@ STATES = {
 }  # fmt: skip
 """The states of a destination, as `DestinationStatus.state` names them, in words."""
 
+ACTS_READ = 100
+"""Acts under way that are read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -33,6 +37,8 @@ class Status:
     destinations: Destinations = field(default_factory=dict)
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
     feeds: Sequence[FeedState] = ()
+    acts: Sequence[Any] = ()
+    """People's acts that are under way: see sql/act/going.sql."""
     archived: int = 0
     estimated: bool = False
     """Whether `archived` is an estimate."""
@@ -68,9 +74,10 @@ def read(connections: Connections) -> Status:
         return Status(examination, _queues(site))
     try:
         archived, estimated = overview.archived(site.store)
+        acts = site.store.ask("act/going.sql", size=ACTS_READ)
     except OutboxError:  # the database went away just now: the next look says so
         return Status(examination, _queues(site))
-    return Status(examination, _queues(site), site.destinations, site.heartbeats, site.feeds, archived, estimated)
+    return Status(examination, _queues(site), site.destinations, site.heartbeats, site.feeds, acts, archived, estimated)
 
 
 def _queues(site: Site) -> dict[str, int] | str:

@@ -15,10 +15,12 @@ from outbox_tasks.operating.messages.find import Filter
 
 def acted(
     database: Database, action: Any, ids: Iterable[UUID | str] = (), *, who: str = "ann", why: str | None = None,
-    states: Iterable[str] = ("dead",), **more: Any,
+    states: Iterable[str] = ("dead",), destination: str | None = None, **more: Any,
 ) -> Done:  # fmt: skip
     """Do it to these messages, if they have one of these states; without ids to all that have one."""
     named = [UUID(str(id)) for id in ids]
     with closing(Runner(database)) as runner:
         how = {"who": who, "why": why, "token": uuid4(), "wake": False, **more}
-        return runner.follow(runner.begin(action, Filter(states=tuple(states)), named, **how), who)
+        return runner.follow(
+            runner.begin(action, Filter(states=tuple(states), destination=destination), named, **how), who
+        )

@@ -285,6 +285,18 @@ class TestTrouble:
         assert ended(runners[0], entry)["count"] == each_once(rows, entry) == (limit or 40)
         assert len(holders) > 1
 
+    def test_two_acts_on_the_same_messages_change_each_once(
+        self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(batches, "BATCH", 7)
+        bury(rows, 150)
+        first, second = new_runner(), new_runner()
+        entries = [begin(first), begin(second, who="bob", action="discard")]
+        counts = [ended(first, entry)["count"] for entry in entries]
+        redriven = [row for row in rows.hot() if row.status == "pending"]
+        assert counts == [len(redriven), len(rows.archived())]
+        assert (sum(counts), {len(row.history) for row in redriven} <= {1}) == (150, True)
+
     def test_a_worker_of_the_relay_goes_on_when_the_page_is_killed(
         self, store: Store, rows: Rows, redis_url: str
     ) -> None:

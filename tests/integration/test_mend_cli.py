@@ -32,6 +32,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable
 from tests.conftest import Rows, eventually, seconds_from_now
 from tests.integration.archived import Archived
+from tests.integration.doctoring import tally
 from tests.integration.test_redrive import acts, bury
 
 Run = Callable[..., Result]
@@ -291,6 +292,8 @@ class TestActs:
             ["discard", "--state", "pending", "--all"],
         ):
             assert said not in run(*asked, "--dry-run").stderr, asked
+        assert said in run("status").stdout
+        assert told(run("status", "--json"))["acts"][0]["seq"] == entry
         assert any(said in remark for remark in told(run("redrive", "--all", "--dry-run", "--json"))["remarks"])
         assert told(run("redrive", "--all", "--yes", "--json"))["redriven"] == 4, "it may go on"
         Runner(store).stop(entry, "anna")
@@ -314,6 +317,11 @@ class TestActs:
             assert "These messages would wait: " in shown
             assert "outbox-tasks resume orders" in shown
         assert remark not in run("discard", "--all", "--dry-run").stderr
+
+    def test_says_that_the_destination_refuses_its_messages(self, run: Run, store: Store, rows: Rows) -> None:
+        bury(rows, 12)
+        tally(store, dead=12)
+        assert "orders refuses everything at this moment" in run("redrive", "--all", "--dry-run").stderr
 
     def test_try_makes_due_what_waits_for_an_attempt(self, run: Run, rows: Rows) -> None:
         waits = {"attempts": 2, "last_error_code": "http_429", "locked_until": seconds_from_now(900)}

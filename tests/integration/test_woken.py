@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import redis
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
@@ -18,7 +19,7 @@ from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE
-from tests.conftest import MakeStore, Rows, eventually
+from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.acting import acted
 from tests.integration.test_redrive import bury
 
@@ -35,6 +36,21 @@ def discard(store: Store, rows: Rows) -> None:
     ids = [UUID(id) for id in bury(rows, key="order:1")]
     rows.insert(key="order:1")
     assert acted(store, "discard", ids).count == 1
+
+
+def try_now(store: Store, rows: Rows) -> None:
+    ids = rows.insert(attempts=2, last_error_code="http_503", locked_until=seconds_from_now(900))
+    assert acted(store, "try", ids, states=["retrying"]).count == 1
+
+
+def try_a_destination(store: Store, rows: Rows) -> None:
+    """Its circuit is open, and nothing waits for an attempt."""
+    opened = (
+        f"INSERT INTO {rows.tables.destinations} (name, opened_at, pause_until) VALUES ('orders', now(), 'infinity')"
+    )
+    with rows.engine.begin() as connection:
+        connection.execute(text(opened))
+    assert acted(store, "try", states=["retrying"], destination="orders").count == 0
 
 
 def redrive_on_the_page(store: Store, rows: Rows) -> None:
@@ -71,7 +87,7 @@ def cancel(store: Store, rows: Rows) -> None:
         assert outbox.cancel(session, UUID(first))
 
 
-ACTS = [redrive, discard, redrive_on_the_page, replay, resume, limit, cancel]
+ACTS = [redrive, try_now, try_a_destination, discard, redrive_on_the_page, replay, resume, limit, cancel]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from outbox_tasks import __version__
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.cli.shared.problems_shown import shown
 from outbox_tasks.database.schema import VERSION
+from outbox_tasks.operating.audit import under_way
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.overview import DestinationStatus, cut
 from outbox_tasks.operating.status import STATES, Status, feed_state
@@ -45,6 +46,7 @@ def status_shown(status: Status, settings: Settings, width: int) -> RenderableTy
     narrow = width < NARROW_COLUMNS
     parts: list[RenderableType] = [*shown(status.examination.problems, causes=False)]
     parts = parts or [Text("✓ in order", style="bold green")]
+    parts += [cell(f"{under_way(act._asdict())}: outbox-tasks stop {act.seq}", "cyan") for act in status.acts]
     if status.destinations:
         parts += [Text(), _destinations(status, settings, narrow)]
     if status.feeds:

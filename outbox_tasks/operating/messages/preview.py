@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating import audit
+from outbox_tasks.operating import audit, overview
 from outbox_tasks.operating.messages import waits
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter
@@ -20,6 +20,9 @@ SENDS = ("redrive", "try")
 
 ACTS_READ = 100
 """Acts under way that are compared with a new one."""
+
+DESTINATIONS_JUDGED = 5
+"""Destinations of which a preview says whether they refuse their messages."""
 
 EXACT = ("destination", "key", "code", "group")
 """Fields of a filter: two filters with different values have no message in common."""
@@ -84,17 +87,28 @@ def preview(
     paused = {row.name for row in database.ask("traffic/states.sql") if row.state == "paused"} if closed else set()
     tries = choice.tries_destination and bool(closed.keys() & destinations - paused)
     found.empty = not (choice.ids or found.count or tries)
-    for name in sorted(destinations) if choice.action in SENDS else ():
+    for number, name in enumerate(sorted(destinations) if choice.action in SENDS else ()):
         if name not in database.settings.destinations:
             found.remarks.append(f"{name!r} is not configured here: its messages would be dead again in an hour.")
         elif name in closed and tries and name not in paused:
             found.remarks.append(f"{closed[name].because}. One message would try it at once.")
         elif name in closed:
             found.remarks.append(f"These messages would wait: {closed[name]}")
+        elif number < DESTINATIONS_JUDGED:
+            found.remarks += _refuses(database, name)
     for act in database.ask("act/going.sql", size=ACTS_READ):
         if may_meet(choice.wanted, choice.ids, destinations, act.wanted):
             found.remarks.append(f"{audit.under_way(act._asdict())}. Each message is changed once.")
     return found
+
+
+def _refuses(database: Database, name: str) -> Iterator[str]:
+    """Whether many of the sends to a destination fail at this moment."""
+    status = overview.destinations(database, 1, estimate=False, only=name)[name]
+    if status.refuses:
+        yield f"{name} refuses everything at this moment: these messages would fail again."
+    elif status.fails:
+        yield f"{status.share_failed:.0%} of the sends to {name} fail at this moment: some of these would fail again."
 
 
 def may_meet(wanted: Filter, ids: Sequence[UUID], destinations: Iterable[str], going: Any) -> bool:
