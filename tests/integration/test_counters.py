@@ -1,0 +1,126 @@
+"""What processes count of themselves, and write to the database."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+
+from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.model import Step, Verdict
+from outbox_tasks.operating import overview
+from outbox_tasks.operating.heartbeats import Heartbeats
+from outbox_tasks.relay.claim import Tally
+from outbox_tasks.relay.store import Store
+from outbox_tasks.signals import claimed, settled
+from outbox_tasks.telemetry.counters import MOST, Counters
+from tests.conftest import Rows, eventually
+from tests.contract.messages import message
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    with Celery("t", set_as_current=False) as app:
+        yield app
+
+
+@pytest.fixture
+def counters(store: Store, app: Celery) -> Iterator[Counters]:
+    made = Counters(lambda: store)
+    made.connect(app)
+    yield made
+    made.close()
+
+
+def counted(rows: Rows) -> dict[tuple[str, str], int]:
+    found: Counter[tuple[str, str]] = Counter()
+    with rows.engine.connect() as connection:
+        for row in connection.execute(rows.tables.tallies.select()):
+            found[row.destination, row.outcome] += row.count
+    return dict(found)
+
+
+def test_outcomes_are_written_soon(counters: Counters, app: Celery, rows: Rows) -> None:
+    steps = [Step.SENT] * 3 + [Step.RETRY, Step.DEAD, Step.STALE]
+    verdicts = [Verdict(message(number), step) for number, step in enumerate(steps)]
+    settled.send(sender=app, destination="orders", lease="x", verdicts=verdicts, seconds=0.1)
+    expected = {("orders", "sent"): 3, ("orders", "retry"): 1, ("orders", "dead"): 1, ("orders", "stale"): 1}
+    eventually(lambda: counted(rows) == expected)
+
+
+def test_counts_of_processes_add_up_to_what_the_last_minute_saw(counters: Counters, store: Store, rows: Rows) -> None:
+    other = Counters(lambda: store)
+    for each in (counters, other, counters):
+        each.count("orders", ["sent"] * 500 + ["later"] * 5)
+        assert each.flush()
+    assert counted(rows) == {("orders", "sent"): 1500, ("orders", "later"): 15}
+    orders = overview.destinations(store)["orders"]
+    assert orders.sent == pytest.approx(1500, rel=0.5)  # of a minute that has just ended, a part counts
+    assert orders.failed == pytest.approx(15, rel=0.5)
+    assert orders.arrived_ago == pytest.approx(orders.failed_ago)
+
+
+def test_refusals_are_counted_until_a_send_arrives(store: Store) -> None:
+    seen = []
+    for outcomes in (["retry", "outage"], ["later", "dead"], ["sent", "retry"], ["dead"]):
+        counters = Counters(lambda: store)
+        counters.count("orders", outcomes)
+        assert counters.flush()
+        seen.append(overview.destinations(store)["orders"].refused)
+    assert seen == [1, 3, 0, 1]
+
+
+def test_another_app_is_not_counted(counters: Counters, rows: Rows) -> None:
+    with Celery("other", set_as_current=False) as other:
+        claimed.send(sender=other, tally=Tally(singles=1), seconds=0.1)
+    assert counters.flush()
+    with rows.engine.connect() as connection:
+        assert not connection.execute(rows.tables.heartbeats.select()).all()
+
+
+def test_a_claim_leaves_its_facts(counters: Counters, app: Celery, store: Store) -> None:
+    tally = Tally(singles=7, drains=2, held_back=True, queued=300)
+    tally.expired["orders", "lease_expired"] = 4
+    claimed.send(sender=app, tally=tally, seconds=0.25)
+    assert counters.flush()
+    claim = Heartbeats.read(store).last["claim"].facts
+    assert (claim["claimed"], claim["drains"], claim["held_back"]) == (7, 2, True)
+    assert (claim["waiting"], claim["seconds"]) == (300, 0.25)
+
+
+def test_counts_are_kept_while_the_database_is_away_up_to_a_bound(store: Store, rows: Rows) -> None:
+    away = True
+
+    def reach() -> Store:
+        if away:
+            raise DatabaseUnavailable(url="x", reason="it is away")
+        return store
+
+    counters = Counters(reach)
+    counters.count("orders", ["sent"] * 3)
+    assert not counters.flush()
+    counters.count("orders", ["sent"])
+    assert not counters.flush()
+    away = False
+    assert counters.flush()
+    assert counted(rows) == {("orders", "sent"): 4}
+    away = True
+    for n in range(MOST + 10):
+        counters.count(f"d{n}", ["sent"])
+    assert not counters.flush()
+    assert len(counters._own.get().counts) == MOST
+    counters._own.get().counts.clear()
+    counters.close()
+
+
+def test_a_forked_process_does_not_write_its_parents_counts(counters: Counters, rows: Rows) -> None:
+    counters.count("orders", ["sent"])
+    if not (pid := os.fork()):
+        counters.count("mails", ["sent"])
+        os._exit(len(counters._own.get().counts))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert counters.flush()
+    assert counted(rows) == {("orders", "sent"): 1}
