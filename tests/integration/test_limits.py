@@ -23,6 +23,7 @@ from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.store import Store
 from tests.claims import take
 from tests.conftest import MakeStore, Rows, eventually
+from tests.integration.doctoring import at_work
 from tests.integration.test_status import Run, env, run  # noqa: F401
 from tests.integration.test_traffic import Destination, claimed, taken
 from tests.integration.test_waits import waits
@@ -206,6 +207,7 @@ def test_of_two_people_at_once_the_second_learns_what_it_replaces_and_the_audit_
 
 
 def test_it_is_said_why_a_message_waits(new_store: MakeStore, rows: Rows) -> None:
+    at_work(rows)
     [id] = rows.insert()
     store = new_store()
     limit(store, 3600, rate_limit=2)

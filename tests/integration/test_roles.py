@@ -68,7 +68,7 @@ STATEMENTS = {
         traffic/untried""",
     "relay operator reader": """
         act/going alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
-        find/at_work find/at_work_counted find/elsewhere find/working keep/at_work keep/days keep/writers
+        find/at_work find/at_work_counted find/before find/elsewhere find/working keep/at_work keep/days keep/writers
         look/blocked_keys look/books look/counts look/drains look/heads look/present look/sample look/strays
         look/waiting_keys report/course report/heartbeats report/lately report/tallied
         traffic/limits traffic/processes traffic/states""",

@@ -21,21 +21,15 @@ from outbox_tasks.text import moment
 from tests.claims import begin, take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.browsing import Visit
-from tests.integration.test_status import beat, env, run  # noqa: F401
+from tests.integration.doctoring import at_work, beats
+from tests.integration.test_status import env, run  # noqa: F401
 
 AHEAD = seconds_from_now(600)
+TRY = "outbox-tasks try"
 
 
 def waits(store: Store, id: str) -> str:
     return str(Lookup(store).one(UUID(id))["waits"])
-
-
-def works(rows: Rows) -> None:
-    """Workers, beat and claims, as if all were there."""
-    beat(rows)
-    beat(rows, "claim@here", queues=["outbox.claim", "outbox.maintain"])
-    for kind in ("beat", "claim", "maintain"):
-        beat(rows, kind, kind)
 
 
 def test_its_destination_is_paused_or_its_circuit_is_open(store: Store, rows: Rows) -> None:
@@ -70,7 +64,7 @@ def test_its_key_is_held_up(store: Store, rows: Rows) -> None:
 
 
 def test_an_open_transaction_may_still_commit_an_earlier_message_of_its_key(store: Store, rows: Rows) -> None:
-    works(rows)
+    at_work(rows)
     schema = store.settings.database_schema
     with psycopg.connect(store.settings.database_url, application_name="import.py") as writer:
         row = {"id": str(uuid4()), "event_type": "a", "destination": "orders", "key": "k", "text": "{}"}
@@ -93,12 +87,15 @@ def test_it_is_not_due(store: Store, rows: Rows) -> None:
     [failed] = rows.insert(1, locked_until=AHEAD, attempts=2, last_error_code="http_500")
     assert waits(store, later) == f"It is scheduled for {moment(rows.one(later).locked_until)}."
     again = moment(rows.one(failed).locked_until)
-    assert waits(store, failed) == f"It failed (http_500), and the next try is due at {again}."
+    assert (
+        waits(store, failed)
+        == f"It failed (http_500), and the next try is due at {again}. → to try it at once: {TRY} {failed}"
+    )
 
 
 def test_celery_tries_it_again(store: Store, rows: Rows) -> None:
     """The lease ends after the try: the time to know is that of the try."""
-    beat(rows)
+    beats(rows, "worker", 1, "publish@here", queues=["outbox.publish", "outbox.drain"])
     [id] = rows.insert(1)
     [single] = take(store, {"orders": 1})
     message = begin(store, single)
@@ -115,16 +112,14 @@ def test_its_task_is_in_the_queue_of_the_publish_workers(store: Store, rows: Row
     [id] = rows.insert(1)
     take(store, {"orders": 1})
     assert re.match(r"No worker serves .*outbox.publish, .*: none was ever seen; it is due since 2", waits(store, id))
-    beat(rows)
+    beats(rows, "worker", 1, "publish@here", queues=["outbox.publish", "outbox.drain"])
     end = rows.one(id).locked_until
     since = moment(end - timedelta(seconds=60))
     expected = f"Its task is in the queue outbox.publish since {since}; if no worker begins it by {moment(end)}, it is"
     assert waits(store, id) == f"{expected} claimed again."
     rows.change([id], locked_until=seconds_from_now(-5))
     assert waits(store, id).startswith("No worker serves outbox.claim, outbox.maintain")
-    beat(rows, "claim@here", queues=["outbox.claim", "outbox.maintain"])
-    beat(rows, "claim", "claim")
-    beat(rows, "beat", "beat")
+    at_work(rows)
     assert f" ended at {moment(rows.one(id).locked_until)}: it is due again now." in waits(store, id)
 
 
@@ -165,12 +160,20 @@ def test_it_has_ended(store: Store, rows: Rows) -> None:
 
 
 def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> None:
-    [id] = rows.insert(1)
     limited = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 5}})
-    assert waits(limited, id).startswith("orders gets at most 5 a second, its own setting; it is due since ")
+    [id] = rows.insert(1)
+    assert waits(limited, id).startswith("No worker serves ")
+    at_work(rows)
+    assert re.match(
+        r"orders gets at most 5 a second, .*; it is due since .*, and a claim takes it next\.", waits(limited, id)
+    )
+    *_, last = rows.insert(30)
+    assert "takes it after 30 messages before it, in 6 s or later" in waits(limited, last)
+    assert waits(limited, last).endswith("raise its rate_limit: outbox-tasks limit orders")
     narrow = new_store(destinations={"orders": {"url": "a://b", "concurrency": 1}})
+    assert waits(narrow, last).endswith(", and a claim takes it after 30 messages before it.")
     rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=AHEAD)
-    assert waits(narrow, id).startswith("All 1 slot of orders are taken (its own setting); it is due since ")
+    assert waits(narrow, id).startswith("All 1 slot of orders are taken (")
 
 
 def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:
@@ -178,8 +181,8 @@ def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:
     missing = waits(store, id)
     assert re.match(r"No worker serves outbox.claim, outbox.publish, .* none was ever seen; it is due since 2", missing)
     assert "→ celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h; celery" in missing
-    works(rows)
-    assert waits(store, id).endswith(", and a claim takes it when those before it are sent.")
+    at_work(rows)
+    assert waits(store, id).endswith(", and a claim takes it next.")
     beats = rows.tables.heartbeats
     with rows.engine.begin() as connection:
         connection.execute(update(beats).where(beats.c.kind == "claim").values(seen_at=seconds_from_now(-600)))
@@ -188,11 +191,11 @@ def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:
 
 
 def test_no_worker_knows_its_task(store: Store, rows: Rows) -> None:
-    works(rows)
+    at_work(rows)
     handed = {"lease": uuid4(), "attempts": 1, "locked_until": AHEAD, "handed_at": seconds_from_now(-60)}
     [id] = rows.insert(1, event_type="shop.receipt", **handed)
     assert waits(store, id).startswith("Its task is in the broker's queue since 2")
-    beat(rows, "shop@here (tasks)", "tasks", queues=["celery"], unknown={"shop.receipt": 1})
+    beats(rows, "tasks", 0, "shop@here (tasks)", queues=["celery"], unknown={"shop.receipt": 1})
     unknown = "shop@here takes from the queue of shop.receipt, and does not know this task; if no worker begins it by "
     assert waits(store, id).startswith(unknown)
 
@@ -212,6 +215,7 @@ def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Stor
     expected = f"{head} is dead since {moment(rows.one(head).dead_at)}: http_422. → outbox-tasks redrive {head}"
     assert (dead["key"], dead["waits"], dead["waiting"]) == ("k", f"{expected}, or discard", 1)
     expected = f"{later} failed (busy), and the next try is due at {moment(rows.one(later).locked_until)}."
+    expected += f" → to try it at once: {TRY} {later}"
     assert (failed["key"], failed["waits"], failed["waiting"]) == ("later", expected, 1)
     pauses.pause(store, "orders", "ada", "moving house")
     paused = waits(store, id)

@@ -151,6 +151,7 @@ class TestPlans:
             ("find/payloads.sql", 500, {**payload, "seqs": None, "last": self.SENT, "look": 1000}),
             ("find/payloads.sql", 1000, {**payload, "seqs": list(range(1, 200)), "last": LAST, "look": 0}),
             ("find/elsewhere.sql", 300, {}),
+            ("find/before.sql", 500, {"seq": self.SENT + self.WORK - 1, "most": 1000}),
             ("act/discard.sql", 8000, {**act, "states": ["waiting"], "kept": True}),
             ("act/redrive.sql", 3000, {**act, "ids": died}),
             ("act/try.sql", 8000, {**act, "ids": waits}),

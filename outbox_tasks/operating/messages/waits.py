@@ -20,6 +20,9 @@ from outbox_tasks.text import many, moment, one_line, shell_line, span
 
 Row = Mapping[str, Any]
 
+MOST_BEFORE = 10_000
+"""Messages before another one are counted up to this."""
+
 STOPPED = {code for code, others in FOLLOWS.items() if "stale" in others} - {"writer_open", "prepared_transaction"}
 """Problems of the relay for which any message may wait. An open transaction holds up some keys only."""
 
@@ -75,9 +78,10 @@ class Reasons:
             or (behind(message["ahead"]) if message["ahead"] else None)
             or _later(self._settings, message)
             or self._held_back(message)
-            or self._limited(message)
             or self._stopped(message)
-            or _next(self._settings, message)
+            or _taken(self._settings, message)
+            or self._limited(message)
+            or Wait(f"It is due since {moment(_due(message))}, and a claim takes it {self._turn(message)}")
         )
 
     def _held_back(self, message: Row) -> Wait | None:
@@ -106,9 +110,18 @@ class Reasons:
             taken = f"All {many(most, 'slot')} of {name} are taken ({one_line(slots.whence)}); {since}"
             return Wait(taken, more.format("concurrency"))
         if rate.value is not None:
-            limited = f"{name} gets at most {one_line(str(rate))}; {since}"
-            return Wait(limited, more.format("rate_limit"))
+            limited = f"{name} gets at most {one_line(str(rate))}; {since}, and a claim takes it"
+            return Wait(f"{limited} {self._turn(message, rate.value)}", more.format("rate_limit"))
         return None
+
+    def _turn(self, message: Row, rate: float | None = None) -> str:
+        """When its turn comes. `rate`: messages a second that its destination gets."""
+        rows = self._database.ask("find/before.sql", seq=message["seq"], most=MOST_BEFORE) if not message["key"] else []
+        if not rows:
+            return "when those before it are sent"
+        count = rows[0].count
+        before = f"after {many(count, 'message', f'{count:,} or more' if count >= MOST_BEFORE else None)} before it"
+        return before + (f", in {span(count / rate)} or later" if rate else "") if count else "next"
 
     def _handed_over(self, message: Row) -> Wait | None:
         """Whether its task waits for a worker of the application."""
@@ -219,14 +232,15 @@ def _later(settings: Settings, message: Row) -> Wait | None:
     if message["place"] == "leased":
         lost = f"if its task is lost, it is claimed again at {moment(message['locked_until'])}"
         return Wait(f"It failed ({code}), and Celery tries it again at {moment(due)}; {lost}")
-    return failed("It", str(code) if message["state"] == "retrying" else code, due)
+    return failed(message["id"], str(code) if message["state"] == "retrying" else code, due, "It")
 
 
-def failed(which: str, code: str | None, due: datetime) -> Wait:
-    """Why a message waits for its time. `code`: of its last error; None: it is scheduled."""
+def failed(id: Any, code: str | None, due: datetime, which: str | None = None) -> Wait:
+    """Why a message waits for its time. `code`: of its last error; None: it is scheduled. `which`: what to call it."""
     if code is None:
-        return Wait(f"{which} is scheduled for {moment(due)}")
-    return Wait(f"{which} failed ({code}), and the next try is due at {moment(due)}")
+        return Wait(f"{which or id} is scheduled for {moment(due)}")
+    again = f"{which or id} failed ({code}), and the next try is due at {moment(due)}"
+    return Wait(again, f"to try it at once: {shell_line('try', str(id))}")
 
 
 def _next_try(settings: Settings, message: Row) -> datetime:
@@ -238,8 +252,8 @@ def _next_try(settings: Settings, message: Row) -> datetime:
     return until - timedelta(seconds=settings.queue_lease)
 
 
-def _next(settings: Settings, message: Row) -> Wait:
-    """What happens to it next, if nothing is in its way."""
+def _taken(settings: Settings, message: Row) -> Wait | None:
+    """Whether a claim has it, or somebody had it and was lost."""
     until = message["locked_until"]
     if _is_queued(message):
         lease = timedelta(seconds=settings.queue_lease)
@@ -247,7 +261,7 @@ def _next(settings: Settings, message: Row) -> Wait:
         return Wait(f"{queued}; if no worker begins it by {moment(until)}, it is claimed again")
     if message["place"] in ("leased", "handed over", "running"):
         return Wait(f"The lease of {message['locked_by'] or 'a claim'} ended at {moment(until)}: it is due again now")
-    return Wait(f"It is due since {moment(_due(message))}, and a claim takes it when those before it are sent")
+    return None
 
 
 def _is_queued(message: Row) -> bool:
