@@ -43,7 +43,7 @@ def test_its_destination_is_paused_or_its_circuit_is_open(store: Store, rows: Ro
     [circuit] = store.traffic.states()
     tried = f"a message tries it at {moment(circuit.pause_until)}: connection: refused by the other side"
     expected = f"the circuit of orders is open since {moment(circuit.opened_at)}, and {tried}"
-    assert waits(store, id) == f"{expected}. → mend it; to try it at once: outbox-tasks resume orders"
+    assert waits(store, id) == f"{expected}. → mend it; to try it at once: {TRY} --destination orders"
 
 
 def test_its_destination_is_unknown(store: Store, rows: Rows) -> None:

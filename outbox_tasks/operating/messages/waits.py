@@ -193,7 +193,7 @@ def _shut(database: Database) -> Iterator[tuple[str, Wait]]:
             error = one_line(f"{row.error_code}: {row.error}")
             tried = "a message tries it now" if row.state == "trying" else f"a message tries it at {_at(row)}"
             opened = f"the circuit of {row.name} is open since {moment(row.opened_at)}, and {tried}: {error}"
-            yield row.name, Wait(opened, f"mend it; to try it at once: {resume}")
+            yield row.name, Wait(opened, f"mend it; to try it at once: {shell_line('try', '--destination', row.name)}")
 
 
 def _at(row: Any) -> str:

@@ -66,7 +66,7 @@ def _open(name: str, status: DestinationStatus) -> Problem:
         f"in a row could not reach it ({_error(row)}){_waits(status)}.",
         "Its messages wait, and spend no attempts. The relay tries one of them from time to time. When one gets "
         "through, all are sent again.",
-        f"Mend the destination. To try at once: {shell_line('resume', name)}",
+        f"Mend the destination. To try at once: {shell_line('try', '--destination', name)}",
         which=name,
         since=row["open_for"],
         how_many=status.waiting,
