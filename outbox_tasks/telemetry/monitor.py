@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
@@ -21,24 +21,19 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from celery import Celery, bootsteps, signals
 
-from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import BrokerUnreachable, MetricsNotInstalled, MonitorPortTaken, OutboxError
-from outbox_tasks.relay.store import Store
+from outbox_tasks.errors import MetricsNotInstalled, MonitorPortTaken, OutboxError
+from outbox_tasks.operating.problems import OF_THE_DATABASE, Connections, Severity, examine
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import metrics
 from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
-BROKER_TIMEOUT_SECONDS = 2.0
-"""As in `status`: on a loaded machine half a second is no sign of trouble."""
-
 CONNECT_TIMEOUT_SECONDS = 0.5
 """In which the broker refuses a connection. A liveness probe has a second or so in all."""
 
 FRESH_SECONDS = 1.0
-"""For which an answer of the database or the broker is used again."""
+"""For which what was found is shown again."""
 
 WsgiApp = Callable[[Any, Any], Any]
 
@@ -166,7 +161,7 @@ def _probe(look: Callable[[], tuple[bool, list[str]]]) -> WsgiApp:
 def of_worker(resources: Resources) -> Pages:
     """The pages of a worker."""
     liveness = resources.liveness
-    database = _Recent(lambda: database_trouble(resources.settings))
+    database = _Recent(resources.settings, OF_THE_DATABASE)
 
     def live() -> tuple[bool, list[str]]:
         trouble = liveness.trouble()
@@ -176,8 +171,8 @@ def of_worker(resources: Resources) -> Pages:
         return trouble is None, [trouble] if trouble else []
 
     def ready() -> tuple[bool, list[str]]:
-        broker = liveness.trouble() or (None if liveness.connected else "it is not connected to its broker")
-        findings = [finding for finding in (database(), broker) if finding]
+        trouble = liveness.trouble() or (None if liveness.connected else "it is not connected to its broker")
+        findings = [*database.errors(), *([trouble] if trouble else [])]
         return not findings, findings
 
     def count(environ: Any, start_response: Any) -> Any:
@@ -188,41 +183,18 @@ def of_worker(resources: Resources) -> Pages:
 
 def standalone(settings: Settings) -> Pages:
     """The pages of `outbox-tasks monitor`. It is alive as long as it answers."""
-    database, broker = _Recent(lambda: database_trouble(settings)), _Recent(lambda: broker_trouble(settings))
+    recent = _Recent(settings, (*OF_THE_DATABASE, "broker_away", "broker_unknown"))
 
     def ready() -> tuple[bool, list[str]]:
-        findings = [finding for finding in (database(), broker()) if finding]
+        findings = recent.errors()
         return not findings, findings
 
     def state(environ: Any, start_response: Any) -> Any:
-        with closing(Store.connect(settings)) as store:
-            registry = metrics.database_registry(store)
+        with closing(Connections(settings)) as connections:
+            registry = metrics.database_registry(connections)
         return metrics.wsgi_app(registry)(environ, start_response)
 
     return {"/livez": _probe(lambda: (True, [])), "/readyz": _probe(ready), "/metrics": state}
-
-
-def database_trouble(settings: Settings) -> str | None:
-    """Why the database can't serve the relay, if it can't."""
-    with closing(Store.connect(settings)) as store:
-        try:
-            store.check_version()
-        except OutboxError as error:
-            return str(error)
-    return None
-
-
-def broker_trouble(settings: Settings) -> str | None:
-    """Why the broker can't serve the relay, if it can't."""
-    if settings.broker_url is None:
-        return "there is no OUTBOX_BROKER_URL"
-    timeout = BROKER_TIMEOUT_SECONDS
-    with PinnedCelery("outbox_tasks.monitor", broker=settings.broker_url, settings=settings, timeout=timeout) as app:
-        try:
-            Broker(app, settings, timeout=timeout).lengths()
-        except BrokerUnreachable as error:
-            return str(error)
-    return None
 
 
 def refuses(app: Celery) -> bool:
@@ -240,15 +212,16 @@ def refuses(app: Celery) -> bool:
 
 
 class _Recent:
-    """Asks at most once a second, whoever calls it."""
+    """Looks for some problems at most once a second, whoever asks."""
 
-    def __init__(self, ask: Callable[[], str | None]) -> None:
-        self._ask, self._lock = ask, threading.Lock()
-        self._until = 0.0
-        self._answer: str | None = None
+    def __init__(self, settings: Settings, codes: Sequence[str]) -> None:
+        self._settings, self._codes, self._lock = settings, codes, threading.Lock()
+        self._until, self._errors = 0.0, list[str]()
 
-    def __call__(self) -> str | None:
+    def errors(self) -> list[str]:
         with self._lock:
             if time.monotonic() >= self._until:
-                self._answer, self._until = self._ask(), time.monotonic() + FRESH_SECONDS
-            return self._answer
+                problems = examine(self._settings, only=self._codes).problems
+                self._errors = [each.fact for each in problems if each.severity is Severity.ERROR]
+                self._until = time.monotonic() + FRESH_SECONDS
+            return self._errors

@@ -218,8 +218,10 @@ def test_routine_is_logged_at_debug_only(logs: dict[str, str]) -> None:
     assert "due task outbox_tasks.claim" in logs["beat"]
 
 
-def test_an_alert_is_a_line_with_its_facts(logs: dict[str, str], log_format: str) -> None:
-    lines = [line for line in logs["claim"].splitlines() if "warning: told: " in line]
-    assert lines
+def test_an_alert_is_a_line_with_its_facts(logs: dict[str, str], log_format: str, web: Receiver) -> None:
+    [away] = [one for one in web.problems() if (one["code"], one["which"]) == ("breaker_open", "away")][:1]
+    lines = [line for line in logs["claim"].splitlines() if "outbox_tasks.alerts" in line]
     if log_format == "json":
-        assert {json.loads(line)["alert"]["code"] for line in lines} == {"dead_letters"}
+        assert away in [json.loads(line)["alert"] for line in lines]
+    else:
+        assert any(f"error: {away['fact']}" in line for line in logs["claim"].splitlines())

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -16,10 +17,11 @@ from prometheus_client.metrics import MetricWrapperBase
 from sqlalchemy import insert
 
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.heartbeats import LATE_CLAIM
+from outbox_tasks.operating.problems import Connections, examine
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 from tests.claims import keep_house
@@ -43,9 +45,14 @@ def store(new_store: MakeStore) -> Store:
     )
 
 
+def exposed(settings: Settings) -> bytes:
+    with closing(Connections(settings)) as connections:
+        return generate_latest(database_registry(connections))
+
+
 @pytest.fixture
 def measure(store: Store) -> Measure:
-    return lambda: samples(generate_latest(database_registry(store)))
+    return lambda: samples(exposed(store.settings))
 
 
 @pytest.fixture
@@ -65,10 +72,6 @@ def busy(store: Store, rows: Rows) -> Store:
         for name, kind, ago in (("a@host", "worker", 5), ("b@host", "worker", 500), ("claim", "claim", 2)):
             seen = now - timedelta(seconds=ago)
             connection.execute(insert(t.heartbeats).values(name=name, kind=kind, seen_at=seen, facts={}))
-        for ago, count in ((1, 5), (300, 6), (2000, 100)):
-            minute = now - timedelta(minutes=ago)
-            tally = {"minute": minute, "destination": "orders", "outcome": "sent", "count": count}
-            connection.execute(insert(t.tallies).values(tally))
     feeds = Feeds(store)
     feeds.take("eu", token := str(uuid4()))
     feeds.end("eu", token, clean=True, lag=(1, 5.0))
@@ -100,39 +103,25 @@ def test_destinations_that_are_not_configured_are_counted_together(store: Store,
     assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 0, "": 6}
 
 
-def test_tasks_that_wait_to_begin_are_counted_by_their_names(rows: Rows, measure: Measure) -> None:
-    times = {"lease": uuid4(), "handed_at": seconds_from_now(-30), "locked_until": seconds_from_now(60)}
-    rows.insert(2, event_type="shop.pay", destination="mails", **times)
-    rows.insert(1, event_type="shop.mail", destination="unknown", **times)
-    rows.insert(1, event_type="shop.pay", destination="mails", **times, begun=True)
+def test_problems_are_those_of_the_other_surfaces(busy: Store, measure: Measure) -> None:
     found = measure()
-    assert by(found, "outbox_tasks_waiting", "task", destination="mails") == {"shop.pay": 2}
-    assert by(found, "outbox_tasks_waiting", "task", destination="") == {"shop.mail": 1}
-    assert by(found, "outbox_tasks_waiting_seconds", "task", destination="mails")["shop.pay"] >= 30
+    examination = examine(busy.settings)
+    problems = [(labels["code"], labels["which"], labels["severity"]) for labels, _ in found["outbox_problem"]]
+    assert problems == [(each.code, each.which, each.severity) for each in examination.problems]
+    assert {"no_workers", "dead_letters"} <= {code for code, _, _ in problems}
+    counts = by(found, "outbox_problems", "severity")
+    assert counts.keys() == {"error", "warning", "note"}
+    assert sum(counts.values()) == len(problems)
 
 
-def test_states_of_destinations_are_one_of_five(busy: Store, measure: Measure) -> None:
-    found = measure()
-    named = ("closed", "refuses", "open", "trying", "paused")
-    assert by(found, "outbox_destination_state", "state", destination="mails") == dict.fromkeys(named, 0) | {
-        "paused": 1
-    }
-    assert by(found, "outbox_destination_state", "state", destination="orders")["closed"] == 1
+def test_a_database_that_is_away_is_a_problem_and_not_a_failed_scrape(store: Store) -> None:
+    found = samples(exposed(store.settings.replace(database_url="postgresql://me@127.0.0.1:1/x")))
+    assert by(found, "outbox_problem", "code")["database_away"] == 1
+    assert "outbox_due" not in found
 
 
-def test_who_is_alive_and_what_ran_last(busy: Store, measure: Measure, rows: Rows) -> None:
-    late = {"name": LATE_CLAIM, "kind": LATE_CLAIM, "seen_at": seconds_from_now(-1), "facts": {}}
-    with rows.engine.begin() as connection:
-        connection.execute(insert(rows.tables.heartbeats).values(late))
-    found = measure()
-    assert found["outbox_workers"] == [({}, 1)]
-    seen = by(found, "outbox_worker_seen_seconds", "worker")
-    assert 5 <= seen["a@host"] < 60 < 500 <= seen["b@host"]
-    assert by(found, "outbox_ran_seconds", "what").keys() == {"claim"}
-
-
-def test_the_last_days_tallies_are_added_up(busy: Store, measure: Measure) -> None:
-    assert by(measure(), "outbox_last_day", "outcome") == {"sent": 11}
+def test_workers_count_while_they_are_alive(busy: Store, measure: Measure) -> None:
+    assert measure()["outbox_workers"] == [({}, 1)]
 
 
 @pytest.mark.parametrize(("count", "key"), [(2, None), (1, "k")])
@@ -182,7 +171,7 @@ def test_the_page_names_every_metric_of_workers_and_no_other() -> None:
 
 
 def test_the_page_names_every_metric_of_the_database_and_no_other(busy: Store) -> None:
-    assert documented("What the database says") == described(generate_latest(database_registry(busy)))
+    assert documented("What the database says") == described(exposed(busy.settings))
 
 
 def queried() -> dict[str, list[str]]:

@@ -49,7 +49,7 @@ STATEMENTS = {
     "worker relay operator reader": """
         claim/next_due claim/outstanding doctor/made doctor/open_writers find/aged find/became find/dead
         find/dead_counted find/groups find/messages find/search find/states keep/missing look/archived look/sends
-        run/by_task run/completed run/whereabouts""",
+        run/completed run/whereabouts""",
     "worker relay operator": """
         claim/expire claim/hold_back claim/unblock deliver/give_back deliver/vain doctor/tasks find/archived
         find/named find/one find/originals find/payloads keep/lot keep/measured keep/rows run/end_waits run/expire
@@ -70,7 +70,7 @@ STATEMENTS = {
         act/going alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
         find/at_work find/at_work_counted find/before find/elsewhere find/working keep/at_work keep/days keep/writers
         look/blocked_keys look/books look/counts look/drains look/heads look/present look/sample look/strays
-        look/waiting_keys report/course report/heartbeats report/lately report/tallied
+        look/waiting_keys report/course report/heartbeats report/lately
         traffic/limits traffic/processes traffic/states""",
     "operator": """
         act/begin act/edit act/replay audit/limit audit/open audit/pause audit/resume audit/unlimit""",

@@ -17,8 +17,8 @@ from typing import Any
 from celery import signals
 
 from outbox_tasks.errors import MetricsNotInstalled
+from outbox_tasks.operating.problems import Connections
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.relay.store import Store
 from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -69,12 +69,10 @@ def worker_registry() -> Any:
     return _part("workers").registry()
 
 
-def database_registry(store: Store) -> Any:
-    """The state of the outbox in the database now, as a registry.
-
-    Raises `MetricsNotInstalled`, and what the store raises.
-    """
-    return _part("database").registry(store)
+def database_registry(connections: Connections) -> Any:
+    """The problems and the state of the outbox now, as a registry. If the database does not answer, that is a problem
+    among them. Raises `MetricsNotInstalled`."""
+    return _part("database").registry(connections)
 
 
 def wsgi_app(registry: Any) -> Any:

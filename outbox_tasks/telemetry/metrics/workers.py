@@ -124,30 +124,17 @@ class WorkerMetrics:
     def _count_settled(self, destination: str, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
         self.send_seconds.labels(destination).observe(seconds)
         self.sizes.labels(destination).observe(len(verdicts))
-        ages = [verdict.message.age + seconds for verdict in verdicts if verdict.step in ARRIVED]
-        handed = sum(verdict.step is Step.HANDED for verdict in verdicts)
+        arrived = [verdict for verdict in verdicts if verdict.step in ARRIVED]
         latency = self.latency.labels(destination)
-        for age in ages:
-            latency.observe(min(LONGEST_SECONDS, max(0.0, age)))
-        for step, count in ((Step.SENT, len(ages) - handed), (Step.HANDED, handed)):
-            if count:
-                self.messages.labels(destination, step.value).inc(count)
-        attempts = len(ages)
-        if attempts < len(verdicts):
-            attempts += self._count_not_sent(destination, verdicts)
-        if attempts:
-            self.attempts.labels(destination).inc(attempts)
-
-    def _count_not_sent(self, destination: str, verdicts: Sequence[Verdict]) -> int:
-        """Count those that did not arrive. Returns how many of them were sent."""
-        others = [verdict for verdict in verdicts if verdict.step not in ARRIVED]
-        outcomes = Count(
-            LOST if verdict.step is Step.STALE and verdict.sent else verdict.step.value for verdict in others
-        )
-        for outcome, count in outcomes.items():
+        for verdict in arrived:
+            latency.observe(min(LONGEST_SECONDS, max(0.0, verdict.message.age + seconds)))
+        for outcome, count in Count(map(_outcome, verdicts)).items():
             self.messages.labels(destination, outcome).inc(count)
-        self._count_errors(destination, Count(verdict.code for verdict in others if verdict.code is not None))
-        return sum(verdict.sent for verdict in others)
+        if attempts := sum(verdict.sent or verdict.step in ARRIVED for verdict in verdicts):
+            self.attempts.labels(destination).inc(attempts)
+        if len(arrived) < len(verdicts):
+            failed = Count(each.code for each in verdicts if each.code is not None and each.step not in ARRIVED)
+            self._count_errors(destination, failed)
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
         self.claims.inc()
@@ -183,3 +170,7 @@ class WorkerMetrics:
             return "other"
         known.add(code)
         return code
+
+
+def _outcome(verdict: Verdict) -> str:
+    return LOST if verdict.step is Step.STALE and verdict.sent else verdict.step.value
