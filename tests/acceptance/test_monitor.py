@@ -20,7 +20,7 @@ from outbox_tasks.local.commands import CELERY, outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.health import examine
+from outbox_tasks.operating.problems import examine, examine_worker
 from outbox_tasks.relay.store import Store
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import Rows, eventually, seconds_from_now
@@ -76,7 +76,7 @@ def test_a_stuck_worker_is_told_from_an_idle_one(relay: Relay, engine: Engine, s
     for worker in all_of_them:
         eventually(lambda worker=worker: ask(worker, "readyz").is_success)
         assert ask(worker, "livez").json() == {"ok": True, "findings": []}
-        eventually(lambda worker=worker: not examine(relay.settings, node(worker)))
+        eventually(lambda worker=worker: not examine_worker(relay.settings, node(worker)).problems)
     store = Store.connect(relay.settings)
     pauses.pause(store, "orders", "alice", None)
     store.close()
@@ -96,18 +96,18 @@ def test_a_stuck_worker_is_told_from_an_idle_one(relay: Relay, engine: Engine, s
     with pytest.raises(httpx.TimeoutException):
         ask(stopped, "livez", timeout=1)
     for worker in (stopped, half_open, without):
-        eventually(lambda worker=worker: examine(relay.settings, node(worker)), LONG)
+        eventually(lambda worker=worker: examine_worker(relay.settings, node(worker)).problems, LONG)
     # It has had as much time as they, nothing to do, and a destination that is paused.
     assert ask(fine, "livez").json() == {"ok": True, "findings": []}
     assert ask(fine, "readyz").json() == {"ok": True, "findings": []}
-    assert examine(relay.settings, node(fine)) == []
-    assert "stale" not in {finding.code for finding in examine(relay.settings)}
+    assert examine_worker(relay.settings, node(fine)).problems == []
+    assert "stale" not in {problem.code for problem in examine(relay.settings).problems}
 
     stopped.thaw()
     silent.resume()
     for worker in (stopped, half_open):
         eventually(lambda worker=worker: ask(worker, "livez").is_success and ask(worker, "readyz").is_success, LONG)
-        eventually(lambda worker=worker: not examine(relay.settings, node(worker)), LONG)
+        eventually(lambda worker=worker: not examine_worker(relay.settings, node(worker)).problems, LONG)
 
 
 def test_a_worker_answers_before_it_has_found_its_broker(relay: Relay) -> None:
@@ -158,5 +158,7 @@ def test_without_a_worker_the_monitor_answers_for_the_database_and_the_broker(re
             ready = client.get(f"{said[1]}/readyz")
             assert (ready.status_code, len(ready.json()["findings"])) == (expected, 0 if expected == 200 else 2)
             assert "secret" not in ready.text
-            assert client.get(f"{said[1]}/metrics").status_code == expected
+            metrics = client.get(f"{said[1]}/metrics")
+            assert metrics.is_success
+            assert ('code="database_away"' in metrics.text) == (expected == 503)
             assert client.get(f"{said[1]}/other").status_code == 404
