@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 import socket
+from contextlib import closing, suppress
 
 import click
 
@@ -16,9 +17,14 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.web import WEB_PORT
 from outbox_tasks.web import Page
 
-THREADS = 12
-"""More than may read the database at once: the others tell people that the page is busy."""
+CONNECTIONS = 500
+"""Connections at once. Who comes then is told that the server is busy."""
 
+LONGEST_HEAD = 32 * 1024
+"""Bytes of an address and its headers."""
+
+IDLE_SECONDS, END_SECONDS = 30, 10
+"""So long a connection stays open without a request, and a download goes on after Ctrl-C."""
 
 BEYOND = """\
 Warning: it listens beyond this machine, and over plain HTTP others can read the passwords. Put a proxy in front that
@@ -37,27 +43,30 @@ def web(host: str, port: int, read_only: bool) -> None:
     _, settings = installed() or (None, Settings())
     page = Page(settings, read_only=read_only)
     try:
-        from outbox_tasks.web.server import Server
+        import uvicorn
     except ImportError as error:
         raise WebNotInstalled(missing=error) from None
+    config = uvicorn.Config(
+        page.asgi,
+        http="h11",
+        ws="none",
+        proxy_headers=False,  # the page looks itself: from X-Forwarded-Proto follows only that the cookie is for HTTPS
+        server_header=False,
+        access_log=False,
+        log_config=None,
+        limit_concurrency=CONNECTIONS,
+        backlog=CONNECTIONS,
+        h11_max_incomplete_event_size=LONGEST_HEAD,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=END_SECONDS,
+    )
     with _listening(host, port) as listener:
-        server = Server(
-            page.wsgi,
-            listener,
-            threads=THREADS,
-            ident=None,
-            max_request_body_size=page.longest_form("/edit"),
-            clear_untrusted_proxy_headers=False,  # from X-Forwarded-Proto follows only that the cookie is for HTTPS
-        )
         say(f"The page is at {_url(listener)}")
         if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
             say(BEYOND, err=True)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            server.run()
-        finally:
-            server.close()
-            page.close()
+        with closing(page), suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run([listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -164,7 +164,7 @@ class Log:
 
 
 def _web(settings: Settings, console: Console) -> Beside:
-    if missing := [name for name in ("jinja2", "waitress") if find_spec(name) is None]:
+    if missing := [name for name in ("jinja2", "starlette", "uvicorn") if find_spec(name) is None]:
         text = f"Without the page, for which {' and '.join(missing)} must be installed: pip install 'outbox-tasks[web]'"
         console.print(Text(text))
         return

@@ -1,11 +1,17 @@
 """The page: what people look at, and act on, in a browser.
 
-A page is a plain function that makes a response of a visit. `Answers` knows who visits, checks what they may do, and
-answers trouble with words. `asgi` and `wsgi` are thin adapters to it, and `Page` is what
-an application mounts.
+It is a Starlette application. A page is a plain function that makes a response of a visit; `routes` lists all of them.
+`answers` knows who visits, checks what they may do, and answers trouble with words. `mount` is where servers come in.
 """
 
-from outbox_tasks.web.access import Person, Role
-from outbox_tasks.web.page import Page
+from outbox_tasks.errors import WebNotInstalled
+
+try:
+    from outbox_tasks.web.access import Person, Role
+    from outbox_tasks.web.page import Page
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("outbox_tasks"):
+        raise
+    raise WebNotInstalled(missing=error) from None
 
 __all__ = ["Page", "Person", "Role"]

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import secrets
-import threading
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+
+from anyio import Semaphore, fail_after
+from anyio.lowlevel import RunVar
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from outbox_tasks.errors import (
     ActBegun,
@@ -18,9 +28,7 @@ from outbox_tasks.errors import (
     SchemaMismatch,
     SchemaMissing,
     UnknownMessage,
-    WebClosed,
     WebMisused,
-    WebNotInstalled,
 )
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.outbox import Outbox
@@ -28,21 +36,13 @@ from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import logger
-from outbox_tasks.web import access, render, routes
-from outbox_tasks.web.access import Passwords, Person, Role
-from outbox_tasks.web.http import (
-    LONGEST_FORM,
-    NotFound,
-    Refused,
-    Request,
-    Response,
-    form_of,
-    form_size,
-    query_of,
-    whole,
-)
+from outbox_tasks.web import render, routes
+from outbox_tasks.web.access import Person, Role
+from outbox_tasks.web.forms import Fields, form_of, give_token
 from outbox_tasks.web.looks import Looks, Searches
-from outbox_tasks.web.visit import HTML, Visit, page
+from outbox_tasks.web.mount import HOST, VISITOR
+from outbox_tasks.web.sign_in import SignIn
+from outbox_tasks.web.visit import Visit
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -55,27 +55,8 @@ AT_ONCE = 8
 PATIENCE = 5.0
 """Seconds for which a request waits for its turn."""
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-
-HEADERS = (
-    ("Content-Security-Policy", POLICY),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "same-origin"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-)
-"""Of every answer."""
-
-FOREVER = "public, max-age=31536000, immutable"
-
-BASIC = 'Basic realm="outbox_tasks", charset="UTF-8"'
-
 STATUS: dict[type[OutboxError], int] = {
-    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, WebNotInstalled: 500,
-    UnknownMessage: 404, NotDead: 409, ActBegun: 409,
+    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, UnknownMessage: 404, NotDead: 409, ActBegun: 409,
 }  # fmt: skip
 """Of our errors. All others say that the input is bad."""
 
@@ -90,7 +71,6 @@ class _Own:
     acts: Runner
     looks: Looks = field(default_factory=Looks)
     searches: Searches = field(default_factory=Searches)
-    turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
     checked: bool = False
     """Whether the tables were seen to be of this release."""
 
@@ -109,41 +89,34 @@ class _Own:
 
 
 class Answers:
-    """What a page answers, whatever server asks: see `Page`."""
+    """What a page answers: see `Page`. `app` is the Starlette application."""
 
-    def __init__(self, outbox: Outbox | Settings | None, who: Who | None, read_only: bool) -> None:
-        self._outbox = outbox if isinstance(outbox, Outbox) else None
-        self.settings = outbox.settings if isinstance(outbox, Outbox) else outbox or Settings()
-        if who is None and not self.settings.web_users:
-            raise WebClosed
-        self.who = who
-        self.read_only = read_only
-        self._passwords = Passwords(self.settings.web_users)
+    def __init__(self, settings: Settings, outbox: Outbox | None, who: Who | None, read_only: bool) -> None:
+        self.settings, self._outbox, self._who, self._read_only = settings, outbox, who, read_only
+        self._sign_in = SignIn(settings.web_users)
         self._own = PerProcess(self._make)
+        self._turns = RunVar[Semaphore]("turns")  # of each event loop
         # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
         self._own.get()
-        render.environment()
+        static = Mount("/static", StaticFiles(directory=render.STATIC))
+        signing = [
+            Route("/sign-in", self._ask_to_sign_in, methods=["GET"]),
+            Route("/sign-in", self._let_in, methods=["POST"]),
+            Route("/sign-out", self._let_out, methods=["POST"]),
+        ]
+        pages: list[BaseRoute] = [route.made(self._endpoint(route)) for route in routes.ROUTES]
+        self.app = Starlette(
+            routes=[static, *(signing if who is None else []), *pages],
+            exception_handlers={HTTPException: self._trouble},
+            lifespan=self._life,
+        )
+        self.app.router.redirect_slashes = False
+        self.app.state.titles = routes.TITLES
 
-    def handle(self, request: Request, person: Person | None = None) -> Response:
-        """Answer a request: of `person`, else of the one whom `who` names."""
-        try:
-            return self._static(request) or self._answer(request, person or self.person(request))
-        except Exception as error:
-            return self.trouble(request, error)
-
-    def respond(self, head: Request, query: bytes, read: Callable[[int], bytes]) -> Response:
-        """Answer a request whose query and form are still bytes: `read` gives so many of the form. A form is read only
-        if the person is known."""
-        try:
-            request = replace(head, query=query_of(query))
-            if request.method != "POST":
-                return self.handle(request)
-            person = self.person(request)
-            size = form_size(request.headers, self.longest_form(request.path))
-            request = replace(request, form=form_of(whole(read(size), size)))
-        except Exception as error:
-            return self.trouble(head, error)
-        return self.handle(request, person)
+    @asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        yield  # connections open when they are needed
+        self.close()
 
     def close(self) -> None:
         """Close this process's connections, and end its threads."""
@@ -155,107 +128,118 @@ class Answers:
         return _Own(store, Runner(store))
 
     @property
-    def app(self) -> Celery | None:
+    def _celery(self) -> Celery | None:
         """The application's Celery app, if the relay is installed in it: its broker is the relay's."""
         app = self._outbox and self._outbox.celery
         return app if app is not None and "outbox_relay" in vars(app) else None
 
-    def person(self, request: Request) -> Person:
-        """Who visits. Raises `Refused`."""
-        found = self.found(request)
-        if inspect.isawaitable(found):
-            if inspect.iscoroutine(found):
-                found.close()
-            raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
-        return self.known(found)
+    def _endpoint(self, route: routes.Route) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            return await self._answer(request, lambda: self._show_page(request, route))
 
-    def found(self, request: Request) -> Person | Awaitable[Person | None] | None:
-        """Who visits, as `who` or the passwords say. Raises `Refused`."""
-        return self._passwords.person(request) if self.who is None else self.who(request.host)
+        return endpoint
 
-    def known(self, person: Person | None) -> Person:
-        """The person. Raises `Refused` if it is nobody."""
-        if person is None and self.who is None:
-            raise Refused(401, "Sign in with your name and your password.", [("WWW-Authenticate", BASIC)])
+    async def _answer(self, request: Request, make: Callable[[], Awaitable[Response]]) -> Response:
+        """What `make` returns, or a page that says what went wrong."""
+        try:
+            return await make()
+        except Exception as error:
+            return await self._trouble(request, error)
+
+    async def _show_page(self, request: Request, route: routes.Route) -> Response:
+        person = await self._person(request)
+        if person is None and self._who is None:
+            return self._sign_in.ask(request, 401)
         if person is None:
-            raise Refused(403, "Sign in to the application first: it does not know you.")
-        return person
-
-    def longest_form(self, path: str) -> int:
-        """Bytes that a form sent to this path may have. One with a payload may be as large as the payload may be, and
-        three times that as it is encoded."""
-        if not path.endswith("/edit"):
-            return LONGEST_FORM
-        return LONGEST_FORM + 3 * max((one.largest for one in self.settings.destinations.values()), default=0)
-
-    def is_static(self, request: Request) -> bool:
-        """Whether it is answered from memory, to anybody."""
-        return request.path.startswith("/static/")
-
-    def _static(self, request: Request) -> Response | None:
-        if not self.is_static(request):
-            return None
-        found = render.static().get(request.path.removeprefix("/static/"))
-        if found is None or request.method not in ("GET", "HEAD"):
-            raise NotFound("There is no such file.")
-        return _finished(request, Response(200, [("Content-Type", found[0]), ("Cache-Control", FOREVER)], found[1]))
-
-    def _answer(self, request: Request, person: Person) -> Response:
-        if "\0" in request.path:
-            raise NotFound("There is no such page.")
-        route, arguments = routes.find(request.method, request.path)
+            raise HTTPException(403, "Sign in to the application first: it does not know you.")
         if person.role < route.role:
-            raise Refused(403, f"You may not do this: it needs the role {route.role.name.lower()}.")
-        if self.read_only and route.role is Role.ACT:
-            raise Refused(403, "This page is read-only: nothing can be changed here.")
+            raise HTTPException(403, f"You may not do this: it needs the role {route.role.name.lower()}.")
+        if self._read_only and route.role is Role.ACT:
+            raise HTTPException(403, "This page is read-only: nothing can be changed here.")
+        if "\0" in request.scope["path"]:
+            raise HTTPException(404)
+        form: Fields = {}
         if request.method == "POST":
-            access.check_origin(request)
-        own, token = self._own.get(), access.token_of(request)
-        csrf = token or secrets.token_urlsafe(32)
+            form = await form_of(request, self.settings)
+        elif self._who is None or (person.role is Role.ACT and not self._read_only):
+            give_token(request)
+        own = self._own.get()
         shared = own.store, own.looks, own.searches, own.acts
-        visit = Visit(request, person, arguments, *shared, self.read_only, csrf, routes.TITLES, self.app)
-        if not own.turns.acquire(timeout=PATIENCE):
-            raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")
+        visit = Visit(request, form, person, *shared, self._read_only, self._celery)
+        async with self._turn():
+            return await run_in_threadpool(self._run, route, visit, own)
+
+    def _run(self, route: routes.Route, visit: Visit, own: _Own) -> Response:
+        if not route.without_tables:
+            own.check(read_only=self._read_only)
+        return route.page(visit)
+
+    async def _person(self, request: Request) -> Person | None:
+        """Who visits."""
+        if self._who is None:
+            return self._sign_in.person(request)
+        environ = request.scope.get("wsgi_environ", {})
+        if VISITOR in environ:
+            found = environ[VISITOR].result()
+            if inspect.isawaitable(found):
+                if inspect.iscoroutine(found):
+                    found.close()
+                raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
+            return found  # type: ignore[no-any-return]
+        visitor = await run_in_threadpool(self._who, request.scope[HOST])
+        return await visitor if inspect.isawaitable(visitor) else visitor
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until fewer than `AT_ONCE` requests read the database. Raises `HTTPException`."""
+        turns = self._turns.get(None)
+        if turns is None:
+            self._turns.set(turns := Semaphore(AT_ONCE))
         try:
-            if not route.without_tables:
-                own.check(read_only=self.read_only)
-            response = route.page(visit)
+            with fail_after(PATIENCE):
+                await turns.acquire()
+        except TimeoutError:
+            raise HTTPException(
+                503, "The page is busy: too many people ask at once. It tries again by itself."
+            ) from None
+        try:
+            yield
         finally:
-            own.turns.release()
-        # It also tells the browser of a person who has signed in from others behind the same proxy.
-        wanted = token is None and (self.who is None or visit.may(Role.ACT))
-        new = [("Set-Cookie", access.cookie(visit.csrf, request))] if wanted else []
-        return _finished(request, replace(response, headers=[*response.headers, *new]))
+            turns.release()
 
-    def trouble(self, request: Request, error: Exception) -> Response:
+    async def _ask_to_sign_in(self, request: Request) -> Response:
+        return render.go(request, "/")
+
+    async def _let_in(self, request: Request) -> Response:
+        async def make() -> Response:
+            return self._sign_in.let_in(request, await form_of(request, self.settings))
+
+        return await self._answer(request, make)
+
+    async def _let_out(self, request: Request) -> Response:
+        async def make() -> Response:
+            await form_of(request, self.settings)
+            request.session.clear()
+            return render.go(request, "/")
+
+        return await self._answer(request, make)
+
+    async def _trouble(self, request: Request, error: Exception) -> Response:
         """A page that says what went wrong."""
-        status, text = _said(error)
+        status, text, headers = _said(request, error)
         names: dict[str, Any] = {"status": status, "text": text}
-        if status < 500:  # to ask again changes nothing, and a browser might ask for the password again and again
+        if status < 500:  # to ask again changes nothing
             names["again"] = None
-        try:
-            response = page("trouble.html", request, names, titles=routes.TITLES, status=status)
-        except Exception:
-            log.exception("the page could not show its trouble")
-            response = Response(500, [("Content-Type", HTML)], b"<h1>The page failed. See its log.</h1>")
-        more = error.headers if isinstance(error, Refused) else ()
-        return _finished(request, Response(response.status, [*response.headers, *more], response.body))
+        return render.show(request, "trouble.html", names, status, headers)
 
 
-def _said(error: Exception) -> tuple[int, str]:
-    """The status and the text of an error."""
-    if isinstance(error, Refused):
-        return error.status, str(error)
+def _said(request: Request, error: Exception) -> tuple[int, str, Mapping[str, str] | None]:
+    """The status, the text and more headers of an error."""
+    if isinstance(error, HTTPException):
+        words = {404: "There is no such page.", 405: f"This address takes no {request.method}."}
+        plain = error.detail == HTTPStatus(error.status_code).phrase
+        return error.status_code, words.get(error.status_code, error.detail) if plain else error.detail, error.headers
     if isinstance(error, OutboxError) and not isinstance(error, WebMisused | ConfigurationError):
-        return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 400), str(error)
+        return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 400), str(error), None
     log.error("the page failed", exc_info=error)
-    return 500, "The page failed. Its log says why."
-
-
-def _finished(request: Request, response: Response) -> Response:
-    """The response with the headers that all have, and without its body if only the headers were asked for."""
-    usual = {"Content-Length": str(len(response.body)), "Cache-Control": "no-store"}
-    headers = [*({**usual, **dict(response.headers)}).items(), *HEADERS]
-    if request.method == "HEAD":
-        return Response(response.status, headers, b"")
-    return replace(response, headers=headers)
+    return 500, "The page failed. Its log says why.", None

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
-from outbox_tasks.web.http import Refused
+from starlette.exceptions import HTTPException
 
 T = TypeVar("T")
 
@@ -84,12 +84,12 @@ class Searches:
 
     @contextmanager
     def by(self, person: str) -> Iterator[None]:
-        """Raises `Refused` if too many go on."""
+        """Raises `HTTPException` if too many go on."""
         with self._lock:
             if self._going[person] >= OF_ONE:
-                raise Refused(429, f"{OF_ONE} of your searches go on already. Wait for one of them.")
+                raise HTTPException(429, f"{OF_ONE} of your searches go on already. Wait for one of them.")
             if self._going.total() >= OF_ALL:
-                raise Refused(503, "Too many searches go on. It tries again by itself.")
+                raise HTTPException(503, "Too many searches go on. It tries again by itself.")
             self._going[person] += 1
         try:
             yield

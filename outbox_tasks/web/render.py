@@ -3,37 +3,81 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote, urlencode
 
-from outbox_tasks import text
-from outbox_tasks.errors import WebNotInstalled
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.templating import Jinja2Templates
+
+from outbox_tasks import __version__, text
 from outbox_tasks.text import many, number, printable, span
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
+from outbox_tasks.web.access import Role
 
 HERE = Path(__file__).parent
+STATIC = HERE / "static"
 
-KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
+
+def show(
+    request: Request,
+    template: str,
+    names: Mapping[str, Any],
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A page. What `layout.html` needs is there without a visit too: trouble is shown by it."""
+    usual = {
+        "visit": None,
+        "Role": Role,
+        "titles": request.app.state.titles,
+        "here": path_of(request),
+        "url": lambda path, **query: url(request, path, **query),
+        "static": lambda name: url(request, f"/static/{name}", v=version()),
+        "again": here(request) if request.method == "GET" else None,
+        "version": __version__,
+    }
+    return templates().TemplateResponse(request, template, {**usual, **names}, status, headers)
 
 
-def rendered(template: str, names: Mapping[str, Any]) -> bytes:
-    """A template with these names. Raises `WebNotInstalled`."""
-    return environment().get_template(template).render(names).encode("utf-8", "replace")
+def go(request: Request, path: str, **query: object) -> Response:
+    """Send the browser to another page, after a form."""
+    return Response(None, 303, {"Location": url(request, path, **query)})
+
+
+def url(request: Request, path: str, **query: object) -> str:
+    """The address of a page; values that are None are left out. A list gives the name several times. `path` may
+    hold any text: it is quoted."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return _address(request, path, urlencode(given, doseq=True))
+
+
+def here(request: Request) -> str:
+    """The address of the page that is asked for."""
+    return _address(request, path_of(request), urlencode(request.query_params.multi_items()))
+
+
+def path_of(request: Request) -> str:
+    """Below the place where the page is mounted."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope["root_path"])
+
+
+def _address(request: Request, path: str, query: str) -> str:
+    # A browser would take "/.." in a name for the folder above. A coded slash is none to it.
+    quoted = re.sub(r"/(?=\.{1,2}(/|$))", "%2F", quote(request.scope["root_path"] + path))
+    return f"{quoted}?{query}" if query else quoted
 
 
 @cache
-def environment() -> Environment:
-    """All templates. Raises `WebNotInstalled`."""
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError as error:
-        raise WebNotInstalled(missing=error) from None
+def templates() -> Jinja2Templates:
+    """All templates."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -44,32 +88,15 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(
-        ago=ago,
-        span=_span,
-        number=_number,
-        many=many,
-        when=when,
-        exactly=exactly,
-        printable=printable,
-        cut=cut,
+        ago=ago, span=_span, number=_number, many=many, when=when, exactly=exactly, printable=printable, cut=cut
     )
-    return made
-
-
-@cache
-def static() -> dict[str, tuple[str, bytes]]:
-    """The files that the browser loads: content type and content, by name."""
-    return {
-        path.name: (f"{KINDS[path.suffix]}; charset=utf-8", path.read_bytes())
-        for path in (HERE / "static").iterdir()
-        if path.suffix in KINDS
-    }
+    return Jinja2Templates(env=made)
 
 
 @cache
 def version() -> str:
-    """Changes when one of these files changes, so that browsers may keep them."""
-    return hashlib.sha256(b"".join(body for _, body in sorted(static().values()))).hexdigest()[:10]
+    """Changes when one of the static files changes, so that browsers may keep them."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))).hexdigest()[:10]
 
 
 def _shown(value: Any) -> Any:
@@ -81,8 +108,6 @@ def _shown(value: Any) -> Any:
 
 def exactly(value: str) -> Markup:
     """A text as it is, for the field of a form: the browser sends it back unchanged."""
-    from markupsafe import escape
-
     return escape(value)
 
 
@@ -107,8 +132,6 @@ def when(moment: datetime | None) -> Markup | str:
 
 def _time(moment: datetime, shown: str) -> Markup:
     """The browser adds the local time to the title."""
-    from markupsafe import Markup
-
     made = Markup('<time datetime="{}" title="{}">{}</time>')
     return made.format(moment.astimezone(UTC).isoformat(), text.moment(moment), shown)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+
+from starlette import routing
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.responses import Response
 
 from outbox_tasks.web.access import Role
-from outbox_tasks.web.http import NotFound, Refused, Response
 from outbox_tasks.web.pages import (
     act,
     archive,
@@ -26,6 +28,21 @@ from outbox_tasks.web.pages import (
 from outbox_tasks.web.visit import Visit
 
 
+class Text(Convertor[str]):
+    """A part of a path: any text, also with slashes and new lines."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("text", Text())
+
+
 @dataclass(frozen=True)
 class Route:
     """A page. With a `title`, it is in the navigation."""
@@ -39,12 +56,9 @@ class Route:
     without_tables: bool = False
     """Whether it can be shown while the tables are missing, or are those of another release."""
 
-    @cached_property
-    def fits(self) -> re.Pattern[str]:
-        """The pattern as a regular expression."""
-        parts = re.split(r"\{(\w+)\}", self.pattern)
-        texts = [f"(?P<{part}>.+)" if odd % 2 else re.escape(part) for odd, part in enumerate(parts)]
-        return re.compile("".join(texts), re.DOTALL)
+    def made(self, endpoint: Callable[..., object]) -> routing.Route:
+        """It as Starlette knows it: `endpoint` answers."""
+        return routing.Route(re.sub(r"\{(\w+)\}", r"{\1:text}", self.pattern), endpoint, methods=[self.method])
 
 
 LOOK, PAYLOAD, ACT = Role.LOOK, Role.PAYLOAD, Role.ACT
@@ -75,16 +89,3 @@ ROUTES = [
 
 TITLES = {route.pattern: route.title for route in ROUTES if route.title}
 """The navigation: titles by their paths."""
-
-
-def find(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-    """The route of a request, and the parts of its path. Raises `Refused`."""
-    allowed = set()
-    for route in ROUTES:
-        if found := route.fits.fullmatch(path):
-            if route.method == ("GET" if method == "HEAD" else method):
-                return route, found.groupdict()
-            allowed.add(route.method)
-    if allowed:
-        raise Refused(405, f"This address takes no {method}.", [("Allow", ", ".join(sorted(allowed)))])
-    raise NotFound("There is no such page.")

@@ -70,16 +70,20 @@ def site(relay: Relay, database: Proxy) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def window(chromium: Browser, site: str) -> BrowserContext:
-    """Of somebody who has the password. Its first page stays: with the last one it would close, and a new window costs
+    """Of somebody who has signed in. Its first page stays: with the last one it would close, and a new window costs
     the browser as much as all the pages of a test."""
-    made = new_window(chromium, site)
-    made.new_page()
-    return made
+    return new_window(chromium, site)
 
 
 def new_window(chromium: Browser, site: str, **options: Any) -> BrowserContext:
-    login: Any = {"username": NAME, "password": PASSWORD, "send": "always"}
-    return chromium.new_context(base_url=site, http_credentials=login, **options)
+    made = chromium.new_context(base_url=site, **options)
+    page = made.new_page()
+    page.goto("/audit")
+    page.get_by_label("Name").fill(NAME)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Audit")).to_be_visible()
+    return made
 
 
 @pytest.fixture
@@ -198,6 +202,11 @@ def test_nobody_is_shut_out_of_any_page(open_page: Open, rows: Rows) -> None:
     expect(page.get_by_text(f"{NAME} stopped it")).to_be_visible()
 
 
+def axed(page: Page) -> Page:
+    page.evaluate(AXE_SCRIPT)
+    return page
+
+
 def serious(page: Page, rules: str) -> list[str]:
     """The faults that shut people out, as axe finds them."""
     found = page.evaluate(f"axe.run({{resultTypes: ['violations']{rules}}})")["violations"]
@@ -210,6 +219,21 @@ def test_pages_can_be_read_without_javascript(open_page: Open, chromium: Browser
     page.get_by_role("row", name="order.read").get_by_role("link").first.click()
     page.get_by_role("link", name=id).click()
     assert id in page.get_by_role("heading", level=1).inner_text()
+
+
+def test_who_has_signed_out_sees_nothing_more_and_signs_in_where_they_were(
+    open_page: Open, chromium: Browser, site: str
+) -> None:
+    window = new_window(chromium, site)
+    watcher, page = open_page("/errors", window), open_page("/", window)
+    page.get_by_role("button", name="Sign out").click()
+    for tab in (page, watcher):
+        expect(tab.get_by_role("heading", name="Sign in")).to_be_visible()
+    assert serious(axed(page), "") == []
+    watcher.get_by_label("Name").fill(NAME)
+    watcher.get_by_label("Password").fill(PASSWORD)
+    watcher.get_by_role("button", name="Sign in").click()
+    expect(watcher.get_by_role("heading", name="Errors")).to_be_visible()
 
 
 def test_two_tabs_see_what_happens(open_page: Open, rows: Rows) -> None:

@@ -23,7 +23,7 @@ from outbox_tasks.web import Page, Role
 from tests.claims import drain_all, take_batch
 from tests.conftest import MakeSettings, MakeStore, Rows
 from tests.integration.archived import Archived
-from tests.integration.browsing import Browser, Visit
+from tests.integration.browsing import Browser, Visit, visitor
 from tests.integration.supervised import Send, Tasks, supervised
 
 Lease = Callable[..., Batch]
@@ -106,7 +106,7 @@ def visit(store: Store, settings: MakeSettings, page_settings: dict[str, Any]) -
     with ExitStack() as pages:
 
         def make(role: Role = Role.ACT, read_only: bool = False, **values: Any) -> Browser:
-            page = Page(settings(**page_settings | values), who=lambda host: None, read_only=read_only)
+            page = Page(settings(**page_settings | values), who=visitor, read_only=read_only)
             pages.enter_context(closing(page))
             return Browser(page, role)
 

@@ -7,13 +7,12 @@ import json
 import re
 from html import unescape
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from sqlalchemy import text
 
 from outbox_tasks.web import Role
-from outbox_tasks.web.http import query_of
 from tests.conftest import Rows
 from tests.every_state import SAYS, STATES, write
 from tests.integration.browsing import Browser, Visit
@@ -78,9 +77,10 @@ def walk(browser: Browser) -> set[str]:
             continue
         seen.add(link)
         place = urlsplit(link)
-        asked = browser.request("GET", place.path, query=query_of(place.query.encode()))
-        answer = browser.page.handle(asked, browser.person)
-        assert answer.status == 200, (link, answer.body.decode())
+        answer = browser.ask("GET", place.path, parse_qs(place.query))
+        assert answer.status_code == 200, (link, answer.text)
         if len(seen) < 300:
-            left += [unescape(one) for one in re.findall(rb'href="(/[^"#]*)"', answer.body) for one in [one.decode()]]
+            left += [
+                unescape(one) for one in re.findall(rb'href="(/[^"#]*)"', answer.content) for one in [one.decode()]
+            ]
     return seen

@@ -22,10 +22,10 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.metrics import database_registry
-from outbox_tasks.web import Page, Person, Role
-from outbox_tasks.web.http import Request
+from outbox_tasks.web import Page, Role
 from tests.conftest import MakeSettings, MakeStore
 from tests.exposed import samples
+from tests.integration.browsing import Browser, visitor
 from tests.integration.conftest import environment
 from tests.integration.doctoring import found
 
@@ -88,8 +88,8 @@ def test_a_site_without_feeds_asks_for_none_and_shows_none(store: Store, setting
 
 
 def test_the_page_shows_feeds_and_what_their_sources_say_is_text(store: Store, fed: Settings) -> None:
-    with closing(Page(fed, who=lambda host: None)) as page:
-        body = page.handle(Request("GET", "/", headers={}), Person("anna", Role.LOOK)).body.decode()
+    with closing(Page(fed, who=visitor)) as page:
+        body = Browser(page, Role.LOOK).read("/")
     assert "<h2>Feeds</h2>" in body
     assert "fails for 60 min" in body
     assert "<b>is gone</b>" not in body

@@ -4,20 +4,22 @@ part of the page, and nothing makes it fail."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import unescape
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import UUID
 
+import httpx
 import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks.settings import Settings
-from outbox_tasks.web import Page, Person, Role
-from outbox_tasks.web.http import Request, Response, query_of
+from outbox_tasks.web import Page, Person, Role, forms, visit
+from outbox_tasks.web.forms import fields_of
 from outbox_tasks.web.routes import ROUTES, Route
 from tests.conftest import Rows, make_tables, own_schema, seconds_from_now
+from tests.integration.browsing import Browser
 
 MARKUP = "</td><img src=x onerror=alert(1)>'\"{{ 7*7 }}\u202egnp\x1b[31m&lt;"
 """If any of it is seen as it is, a page trusted it."""
@@ -33,23 +35,35 @@ BAD = [MARKUP, "-1", "9" * 40, "nan", "٣", "10000-01-01", "infinity", "x" * 400
 
 LOOKS = [route for route in ROUTES if route.method == "GET"]
 FORMS = [route for route in ROUTES if route.method == "POST"]
-TOKEN = "t" * 43
 
 
 class Asked(dict[str, list[str]]):
     """The fields of a query or a form; it remembers for which it was asked."""
 
-    def __init__(self, fields: dict[str, list[str]]) -> None:
-        super().__init__(fields)
-        self.names: set[str] = set()
+    names: set[str]
 
     def get(self, name: str, default: Any = None) -> Any:
         self.names.add(name)
         return super().get(name, default)
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the fields that pages ask for."""
+    names: set[str] = set()
+
+    def fields(items: Iterable[tuple[str, object]]) -> Asked:
+        found = Asked(fields_of(items))
+        found.names = names
+        return found
+
+    monkeypatch.setattr(forms, "fields_of", fields)
+    monkeypatch.setattr(visit, "fields_of", fields)
+    return names
+
+
 @pytest.fixture(scope="module")
-def page(postgres_url: str, engine: Engine) -> Iterator[Page]:
+def browser(postgres_url: str, engine: Engine) -> Iterator[Browser]:
     with own_schema(engine) as schema:
         make_tables(engine, schema)
         rows = Rows(engine, schema)
@@ -68,7 +82,7 @@ def page(postgres_url: str, engine: Engine) -> Iterator[Page]:
             },
         )
         page = Page(settings, who=lambda host: Person(MARKUP, Role.ACT))
-        yield page
+        yield Browser(page)
         page.close()
 
 
@@ -76,54 +90,47 @@ def path_of(route: Route, value: str) -> str:
     return re.sub(r"\{\w+\}", lambda _: value, route.pattern)
 
 
-def harmless(answer: Response) -> None:
-    assert answer.status != 500
-    kind = dict(answer.headers).get("Content-Type", "")
-    if kind.startswith("text/html"):
-        text = answer.body.decode()
+def harmless(answer: httpx.Response) -> None:
+    assert answer.status_code != 500
+    if answer.headers.get("Content-Type", "").startswith("text/html"):
+        text = answer.text
         assert "<img" not in text
         assert "alert(1)>" not in text
         # A field sends back what it was given.
         shown = re.sub(r'(?:value|data-copy)="[^"]*"|<textarea.*?</textarea>', "", text, flags=re.DOTALL)
         assert not {"\x1b", "\u202e"} & set(shown)
-    for name, value in answer.headers:
+    for name, value in answer.headers.items():
         assert "\n" not in f"{name}{value}"
         assert value.isascii()
 
 
 @pytest.mark.parametrize("route", LOOKS, ids=lambda route: route.pattern)
-def test_no_address_makes_a_page_fail_or_trusts_a_text(page: Page, route: Route) -> None:
+def test_no_address_makes_a_page_fail_or_trusts_a_text(browser: Browser, asked: set[str], route: Route) -> None:
     for value in VALUES if "{" in route.pattern else [""]:
-        asked = Asked({})
-        harmless(page.handle(Request("GET", path_of(route, value), query=asked)))
-    for name in asked.names:
+        harmless(browser.ask("GET", path_of(route, value)))
+    for name in list(asked):
         for value in BAD:
-            harmless(page.handle(Request("GET", path_of(route, "orders"), query={name: [value]})))
+            harmless(browser.ask("GET", path_of(route, "orders"), {name: [value]}))
 
 
 @pytest.mark.parametrize("route", FORMS, ids=lambda route: route.pattern)
-def test_no_form_makes_a_page_fail_or_trusts_a_text(page: Page, route: Route) -> None:
-    def send(value: str, form: dict[str, list[str]]) -> None:
-        headers = {"cookie": f"outbox_csrf={TOKEN}", "sec-fetch-site": "same-origin"}
-        harmless(page.handle(Request("POST", path_of(route, value), form=form, headers=headers)))
-
-    asked = Asked({"csrf": [TOKEN], "why": ["because"]})
+def test_no_form_makes_a_page_fail_or_trusts_a_text(browser: Browser, asked: set[str], route: Route) -> None:
     for value in VALUES if "{" in route.pattern else [""]:
-        send(value, asked)
-    for name in asked.names - {"csrf"}:
+        harmless(browser.post(path_of(route, value), why="because"))
+    for name in asked - {"csrf"}:
         for value in BAD:
-            send("orders", {"csrf": [TOKEN], "why": ["because"], name: [value]})
+            harmless(browser.post(path_of(route, "orders"), **{"why": "because", name: value}))
 
 
-def test_all_links_lead_somewhere(page: Page) -> None:
+def test_all_links_lead_somewhere(browser: Browser) -> None:
     """From the start page on, also to what has hostile names."""
     found, seen = ["/"], {"/"}
     while found and len(seen) < 150:
         link = urlsplit(found.pop(0))
-        answer = page.handle(Request("GET", unquote(link.path), query=query_of(link.query.encode())))
+        answer = browser.ask("GET", unquote(link.path), parse_qs(link.query, keep_blank_values=True))
         harmless(answer)
-        assert answer.status == 200, link
-        new = [unescape(one) for one in re.findall(r'href="(/[^"]*)"', answer.body.decode("utf-8", "replace"))]
+        assert answer.status_code == 200, link
+        new = [unescape(one) for one in re.findall(r'href="(/[^"]*)"', answer.text)]
         new = [one for one in dict.fromkeys(new) if one not in seen]
         found += new
         seen |= set(new)

@@ -10,7 +10,9 @@ from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID, uuid4
+from wsgiref.util import setup_testing_defaults
 
+import httpx
 import pytest
 from sqlalchemy import DateTime, cast, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
@@ -20,8 +22,7 @@ from outbox_tasks.operating.messages import find, paging
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
-from outbox_tasks.web import Person, Role
-from outbox_tasks.web.http import Response
+from outbox_tasks.web import Role
 from outbox_tasks.web.pages import message as message_page
 from outbox_tasks.web.pages import messages as messages_page
 from tests.conftest import Rows, seconds_from_now
@@ -40,9 +41,9 @@ def link(html: str, text: str) -> dict[str, str] | None:
     return dict(parse_qsl(unescape(found[1]))) if found else None
 
 
-def location(answer: Response) -> str:
-    assert answer.status == 303, answer.body.decode()
-    return dict(answer.headers)["Location"]
+def location(answer: httpx.Response) -> str:
+    assert answer.status_code == 303, answer.text
+    return answer.headers["Location"]
 
 
 ABSENT = UUID(int=0xABCDEF)
@@ -98,8 +99,8 @@ class TestList:
         ]
         for query, said in wrong:
             answer = browser.get("/messages", **query)
-            assert (answer.status, said in answer.body.decode()) == (400, True), query
-            assert b"<script>" not in answer.body
+            assert (answer.status_code, said in answer.text) == (400, True), query
+            assert b"<script>" not in answer.content
 
     def test_leads_to_what_somebody_searches_for(self, visit: Visit, rows: Rows) -> None:
         [id] = rows.insert(key="order:42", event_type="order.made")
@@ -128,8 +129,8 @@ class TestList:
         assert runs in listed(html)
         assert 'href="/acts/new?action=redrive&amp;state=dead"' in html
         nothing = visit().get("/acts/new", action="redrive", chosen="yes")
-        assert nothing.status == 400
-        assert b"no message was chosen" in nothing.body
+        assert nothing.status_code == 400
+        assert b"no message was chosen" in nothing.content
         for browser in (visit(Role.PAYLOAD), visit(read_only=True)):
             html = browser.read("/messages")
             assert listed(html) == [runs, waits, dead]
@@ -140,33 +141,32 @@ class TestList:
 class TestSearches:
     def test_of_one_person_hold_up_nobody_else(self, visit: Visit) -> None:
         browser = visit(Role.LOOK)
-        other = Browser(browser.page, Role.LOOK)
-        other.person = Person("lou", Role.LOOK)
-        searches = browser.page._own.get().searches
+        other = Browser(browser.page, Role.LOOK, "lou")
+        searches = browser.page._answers._own.get().searches
         with searches.by("anna"), searches.by("anna"):
             refused = browser.get("/messages", type="*a*")
-            assert (refused.status, b"2 of your searches" in refused.body) == (429, True)
-            assert browser.get("/messages", find="k").status == 429
-            assert browser.get("/errors").status == other.get("/messages", type="*a*").status == 200
+            assert (refused.status_code, b"2 of your searches" in refused.content) == (429, True)
+            assert browser.get("/messages", find="k").status_code == 429
+            assert browser.get("/errors").status_code == other.get("/messages", type="*a*").status_code == 200
             with searches.by("bob"), searches.by("bob"):
-                assert other.get("/messages").status == 503
-        assert browser.get("/messages", type="*a*").status == 200
+                assert other.get("/messages").status_code == 503
+        assert browser.get("/messages", type="*a*").status_code == 200
         assert searches._going == {}
 
     def test_run_for_a_short_time(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages_page, "PATIENCE", 0.2)
         browser = visit(Role.LOOK)
-        assert browser.get("/errors").status == 200
+        assert browser.get("/errors").status_code == 200
         with rows.engine.begin() as other:
             other.execute(text(f"LOCK TABLE {rows.tables.messages.fullname}"))
             answer = browser.get("/messages", type="*a*")
-        assert (answer.status, b"Name a destination or a key" in answer.body) == (400, True)
+        assert (answer.status_code, b"Name a destination or a key" in answer.content) == (400, True)
 
     def test_have_few_stars(self, visit: Visit) -> None:
         browser = visit(Role.LOOK)
-        assert browser.get("/messages", type="*a*a*a*a*").status == 200
+        assert browser.get("/messages", type="*a*a*a*a*").status_code == 200
         refused = browser.get("/messages", type="*a*a*a*a*a*")
-        assert (refused.status, b"at most 5 stars" in refused.body) == (400, True)
+        assert (refused.status_code, b"at most 5 stars" in refused.content) == (400, True)
 
 
 class TestMessage:
@@ -205,10 +205,10 @@ class TestMessage:
         hidden = visit(Role.LOOK)
         assert secret not in hidden.read(f"/messages/{id}")
         assert secret not in hidden.read("/messages")
-        assert (hidden.get(f"/messages/{id}/payload").status, hidden.get(f"/messages/{id}/edit").status) == (403, 403)
+        assert {hidden.get(f"/messages/{id}/{page}").status_code for page in ("payload", "edit")} == {403}
         reader = visit(Role.PAYLOAD)
         assert reader.read(f"/messages/{id}").count(secret) == 2
-        assert reader.get(f"/messages/{id}/edit").status == 403
+        assert reader.get(f"/messages/{id}/edit").status_code == 403
         assert f"/messages/{id}/edit" not in reader.read(f"/messages/{id}")
 
     def test_hides_what_quotes_its_contents_too(self, visit: Visit, rows: Rows, store: Store) -> None:
@@ -228,7 +228,7 @@ class TestMessage:
         assert one is not None
         assert (one["payload"], one["headers"], one["history"]) == (None, {"eventid": headers["eventid"]}, [])
         assert one["size"] == len(large)
-        looks = reader.page._own.get().looks, hidden.page._own.get().looks
+        looks = reader.page._answers._own.get().looks, hidden.page._answers._own.get().looks
         assert max(look.size for kept in looks for look in kept._found.values()) < 100_000
 
     def test_is_downloaded_in_pieces(
@@ -239,12 +239,14 @@ class TestMessage:
         [id] = bury(rows, payload=payload)
         browser = visit()
         answer = browser.get(f"/messages/{id}/payload")
-        assert dict(answer.headers)["Content-Length"] == "2500"
-        assert [answer.body, *answer.more] == [payload[:1000], payload[1000:2000], payload[2000:]]
-        head = browser.page.handle(browser.request("HEAD", f"/messages/{id}/payload"), browser.person)
-        assert (dict(head.headers)["Content-Length"], head.body, list(head.more)) == ("2500", b"", [])
-        pieces = iter(browser.get(f"/messages/{id}/payload").more)
-        assert next(pieces) == payload[1000:2000]
+        assert answer.headers["Content-Length"] == "2500"
+        assert answer.content == payload
+        head = browser.ask("HEAD", f"/messages/{id}/payload")
+        assert (head.headers["Content-Length"], head.content) == ("2500", b"")
+        environ: dict[str, object] = {"HTTP_X_PERSON": "anna ACT"}
+        setup_testing_defaults(environ)
+        pieces = browser.page.wsgi(environ | {"PATH_INFO": f"/messages/{id}/payload"}, lambda *head: None)
+        assert [next(pieces), next(pieces)] == [payload[:1000], payload[1000:2000]]
         Operator(store, "bob", "why").edit(UUID(id), payload, payload[::-1], "application/octet-stream")
         with pytest.raises(UnknownMessage):
             next(pieces)
@@ -254,8 +256,8 @@ class TestMessage:
         [id] = rows.insert(payload=payload, content_type="text/html")
         browser = visit(Role.PAYLOAD)
         answer = browser.get(f"/messages/{id}/payload")
-        headers = dict(answer.headers)
-        assert answer.body == payload
+        headers = answer.headers
+        assert answer.content == payload
         assert headers["Content-Type"] == "application/octet-stream"
         assert headers["Content-Disposition"] == f'attachment; filename="{id}.bin"'
         html = browser.read(f"/messages/{id}")
@@ -265,7 +267,7 @@ class TestMessage:
     def test_that_does_not_exist_is_not_found(self, visit: Visit) -> None:
         browser = visit()
         for id in ("nothing", "../etc", str(ABSENT), f"{ABSENT}/x", "%", "\u202e"):
-            assert browser.get(f"/messages/{id}").status == 404, id
+            assert browser.get(f"/messages/{id}").status_code == 404, id
 
     def test_of_a_task_leads_to_the_task(self, visit: Visit, rows: Rows) -> None:
         task = {"aggregate_type": "celery.task", "aggregate_id": "a/b?c", "locked_by": "shop@host", "lease": uuid4()}
@@ -291,7 +293,7 @@ def value(html: str, name: str) -> str:
 
 
 class TestEdit:
-    def send(self, browser: Browser, id: str, change: Callable[[str], str], **form: str) -> Response:
+    def send(self, browser: Browser, id: str, change: Callable[[str], str], **form: str) -> httpx.Response:
         """Fill in the form as a browser does: all lines end in two characters."""
         html = browser.read(f"/messages/{id}/edit")
         sent = {
@@ -323,8 +325,8 @@ class TestEdit:
         [id] = bury(rows, payload=payload, content_type=kind)
         browser = visit()
         refused = self.send(browser, id, lambda text: text)
-        assert refused.status == 400
-        assert b"nothing was changed" in refused.body
+        assert refused.status_code == 400
+        assert b"nothing was changed" in refused.content
         assert location(self.send(browser, id, lambda text: text, content_type="text/x")) == f"/messages/{id}"
         assert (bytes(rows.one(id).payload), rows.one(id).content_type) == (payload, "text/x")
         edited = self.send(browser, id, lambda text: text.replace("1", "7", 1), content_type=kind)
@@ -334,22 +336,22 @@ class TestEdit:
     def test_keeps_digits_that_a_person_writes(self, visit: Visit, rows: Rows) -> None:
         [id] = bury(rows, payload=b'{"a":1}')
         long = '{"a": 1.10, "b": 123456789012345678901234567890.5}'
-        assert self.send(visit(), id, lambda text: long).status == 303
+        assert self.send(visit(), id, lambda text: long).status_code == 303
         assert rows.one(id).payload == long.encode()
 
     def test_says_where_json_is_wrong_and_keeps_what_was_written(self, visit: Visit, rows: Rows) -> None:
         [id] = bury(rows, payload=b'{"a":1,"b":2}')
         answer = self.send(visit(), id, lambda text: text.replace("1,", "1"))
-        html = answer.body.decode()
-        assert answer.status == 400
+        html = answer.text
+        assert answer.status_code == 400
         assert "line 3 column 3" in html
         assert shown(html) == '{\n  "a": 1\n  "b": 2\n}'
         deep = self.send(visit(), id, lambda text: "[" * 100_000)
-        assert deep.status == 400
+        assert deep.status_code == 400
         for wrong, said in ({"why": " "}, b"Say why"), ({"content_type": "a\nb"}, b"a content type is"):
             answer = self.send(visit(), id, lambda text: "{}", **wrong)
-            assert (answer.status, shown(answer.body.decode())) == (400, "{}")
-            assert said in answer.body
+            assert (answer.status_code, shown(answer.text)) == (400, "{}")
+            assert said in answer.content
         assert rows.one(id).payload == b'{"a":1,"b":2}'
 
     def test_overwrites_nobody_elses_edit(self, visit: Visit, rows: Rows, store: Store) -> None:
@@ -360,9 +362,9 @@ class TestEdit:
             return "3"
 
         answer = self.send(visit(), id, meanwhile)
-        assert answer.status == 409
-        assert b"somebody else has changed its payload meanwhile" in answer.body
-        assert shown(answer.body.decode()) == "3"
+        assert answer.status_code == 409
+        assert b"somebody else has changed its payload meanwhile" in answer.content
+        assert shown(answer.text) == "3"
         assert rows.one(id).payload == b"2"
 
     def test_says_how_else_to_edit_what_a_browser_would_change(self, visit: Visit, rows: Rows) -> None:
@@ -373,17 +375,17 @@ class TestEdit:
             assert "<textarea" not in html
             assert f"outbox-tasks edit {id} --payload FILE" in html
             form = {"payload": "b", "content_type": "text/plain", "former": "", "why": "w"}
-            assert browser.post(f"/messages/{id}/edit", **form).status in (400, 409)
+            assert browser.post(f"/messages/{id}/edit", **form).status_code in (400, 409)
             assert bytes(rows.one(id).payload) == payload
 
     def test_is_for_dead_letters(self, visit: Visit, rows: Rows) -> None:
         [id] = rows.insert()
-        assert visit().get(f"/messages/{id}/edit").status == 409
-        assert visit().post(f"/messages/{id}/edit", payload="x").status == 409
+        assert visit().get(f"/messages/{id}/edit").status_code == 409
+        assert visit().post(f"/messages/{id}/edit", payload="x").status_code == 409
         [dead] = bury(rows)
         closed = visit(read_only=True)
-        assert closed.get(f"/messages/{dead}/edit").status == 403
-        assert closed.post(f"/messages/{dead}/edit", payload="x").status == 403
+        assert closed.get(f"/messages/{dead}/edit").status_code == 403
+        assert closed.post(f"/messages/{dead}/edit", payload="x").status_code == 403
 
 
 EVIL = '<script>alert(1)</script></textarea></pre>" onclick="x\' javascript:alert(1) \x1b[31m\u202e\u2066\u200b\x07 & '
@@ -424,9 +426,9 @@ class TestHostileMessages:
         browser = visit(web_trace_url="https://t.example.com/{trace_id}", web_flower_url="https://f.example.com")
         for path in (f"/messages/{id}", "/messages", f"/messages/{id}/edit"):
             answer = browser.get(path)
-            html = answer.body.decode()
-            assert answer.status == 200
-            assert len(answer.body) < 200_000 or path.endswith("/edit")
+            html = answer.text
+            assert answer.status_code == 200
+            assert len(answer.content) < 200_000 or path.endswith("/edit")
             assert "<script>" not in html
             assert "<svg onload" not in html
             assert 'onclick="' not in html
@@ -438,5 +440,5 @@ class TestHostileMessages:
         long = dict.fromkeys(("last_error_code", "last_error"), '"' * 2000)
         bury(rows, 60, key='"' * 255, event_type='"' * 255, **long)
         answer = visit().get("/messages", state="dead")
-        assert answer.status == 200
-        assert len(answer.body) < 200_000
+        assert answer.status_code == 200
+        assert len(answer.content) < 200_000

@@ -29,7 +29,7 @@ from outbox_tasks.text import printable
 from outbox_tasks.web import Page, Role
 from outbox_tasks.web.pages import doctor
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
-from tests.integration.browsing import Browser, Visit, words
+from tests.integration.browsing import Browser, Visit, visitor, words
 
 EVIL = "<script>alert(1)</script> & \u202e 100%/a?b#c 'q\" \x07"
 """A name as somebody might choose it to harm the page."""
@@ -70,10 +70,10 @@ def sent(rows: Rows, destination: str, **outcomes: int) -> None:
 def statements(browser: Browser, path: str, **query: str) -> list[str]:
     """The statements that a first look at a page runs; not those of the thread that runs acts."""
     found: list[str] = []
-    engine, here = browser.page._own.get().store.engine, threading.get_ident()
+    engine = browser.page._answers._own.get().store.engine
 
     def note(connection: object, cursor: object, statement: str, *_: object) -> None:
-        if threading.get_ident() == here:
+        if threading.current_thread().name != "outbox_tasks acts":
             found.append(statement)
 
     event.listen(engine, "before_cursor_execute", note)
@@ -124,7 +124,7 @@ class TestStart:
         html = visit().read("/")
         assert "<title>(3) Outbox" in html
         [icon] = re.findall(r'<link rel="icon" type="image/svg\+xml" href="([^"]+)"', html)
-        assert visit().get(icon.partition("?")[0]).status == 200
+        assert visit().get(icon.partition("?")[0]).status_code == 200
         assert "3 of 4 destinations are in trouble: mails , orders , 🦊" in words(html)
         assert "mails ✗ overdue" in words(html)
         assert "orders ! has dead letters" in words(html)
@@ -216,11 +216,11 @@ class TestDestination:
         for act, why, shown in (("pause", "they <b>move</b>", "Ⅱ paused"), ("resume", "done", "✓ in service")):
             path = f"/destinations/{EVIL}/{act}"
             assert f"outbox-tasks {act} --why '…' $'<script>" in browser.text(f"/destinations/{EVIL}")
-            assert browser.post(path).status == 400
-            assert browser.post(path, why="x" * 501).status == 400
+            assert browser.post(path).status_code == 400
+            assert browser.post(path, why="x" * 501).status_code == 400
             done = browser.post(path, why=why)
-            assert done.status == 303
-            assert dict(done.headers)["Location"].startswith("/destinations/%3Cscript%3E")
+            assert done.status_code == 303
+            assert done.headers["Location"].startswith("/destinations/%3Cscript%3E")
             assert shown in browser.text(f"/destinations/{EVIL}")
         first, second = Lookup(store).acts(5)[::-1]
         assert (first["action"], first["who"], first["why"], first["target"]) == (
@@ -246,9 +246,9 @@ class TestDestination:
     def test_who_may_not_act_sees_no_buttons_and_changes_nothing(self, visit: Visit, store: Store) -> None:
         for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(read_only=True)):
             assert "<form" not in browser.read("/destinations/orders")
-            assert browser.post("/destinations/orders/pause", why="x").status == 403
+            assert browser.post("/destinations/orders/pause", why="x").status_code == 403
         forged = visit()
-        assert forged.post("/destinations/orders/pause", why="x", csrf="f" * 43).status == 403
+        assert forged.post("/destinations/orders/pause", why="x", csrf="f" * 43).status_code == 403
         assert Lookup(store).acts(5) == []
 
     def test_one_that_is_no_longer_configured_is_shown_and_one_that_never_was_is_not(
@@ -261,9 +261,9 @@ class TestDestination:
         assert "No such destination is configured here" in html
         assert "<form" not in html
         assert "http_400: &lt;b&gt;gone&lt;/b&gt;" in html
-        assert browser.post("/destinations/former/pause", why="x").status == 409
+        assert browser.post("/destinations/former/pause", why="x").status_code == 409
         assert "a/b/../c" in browser.text("/destinations/a/b/../c")
-        assert browser.get("/destinations/nobody").status == 404
+        assert browser.get("/destinations/nobody").status_code == 404
 
     def test_odd_names_are_shown_and_can_be_followed(self, visit: Visit, rows: Rows) -> None:
         dead(rows, key=EVIL, destination=EVIL)
@@ -369,7 +369,7 @@ class TestAudit:
         assert "p10 <b>" not in words(second)
         assert "p9 <b>" in words(second)
         for rubbish in ("x", "-1", "9" * 30, "1 OR 1"):
-            assert browser.get("/audit", before=rubbish).status == 400
+            assert browser.get("/audit", before=rubbish).status_code == 400
 
     def test_the_payload_before_an_edit_is_a_download_for_those_who_may_see_payloads(
         self, visit: Visit, store: Store, rows: Rows
@@ -379,18 +379,18 @@ class TestAudit:
         path = f"/audit/{Lookup(store).acts(1)[0]['seq']}/payload"
         assert edited
         assert path not in visit(Role.LOOK).read("/audit")
-        assert visit(Role.LOOK).get(path).status == 403
+        assert visit(Role.LOOK).get(path).status_code == 403
         browser = visit(Role.PAYLOAD)
         assert f'href="{path}"' in browser.read("/audit")
         answer = browser.get(path)
-        headers = dict(answer.headers)
-        assert answer.body == FORMER
+        headers = answer.headers
+        assert answer.content == FORMER
         assert headers["Content-Type"] == "application/octet-stream"
         assert headers["Content-Disposition"].startswith("attachment")
         assert headers["X-Content-Type-Options"] == "nosniff"
         pauses.pause(store, "orders", "anna", None)
         for entry in (f"{Lookup(store).acts(1)[0]['seq']}", "0", "x", "9" * 30):
-            assert browser.get(f"/audit/{entry}/payload").status == 404
+            assert browser.get(f"/audit/{entry}/payload").status_code == 404
 
     def test_it_costs_one_statement(self, visit: Visit) -> None:
         assert len(statements(visit(), "/audit")) <= 3
@@ -455,13 +455,13 @@ class TestDoctor:
 def test_without_tables_or_a_database_the_page_says_so(
     settings: MakeSettings, values: dict[str, Any], said: str, code: str
 ) -> None:
-    page = Page(settings(broker_url=None, **values), who=lambda host: None)
+    page = Page(settings(broker_url=None, **values), who=visitor)
     try:
         browser = Browser(page)
         for path in ("/", "/destinations/orders", "/keys", "/workers", "/archive", "/audit"):
             answer = browser.get(path)
-            assert answer.status == 503, path
-            assert said in unescape(answer.body.decode())
+            assert answer.status_code == 503, path
+            assert said in unescape(answer.text)
         eventually(lambda: f"✗ error {code}" in browser.text("/doctor"))
     finally:
         page.close()
@@ -472,7 +472,7 @@ def test_of_an_installed_relay_the_application_s_broker_is_asked(
 ) -> None:
     app = Celery("shop", broker=broker_url, set_as_current=False)
     shop = Outbox(settings(broker_url=None))
-    page = Page(shop, who=lambda host: None)
+    page = Page(shop, who=visitor)
     try:
         assert "not asked" in Browser(page).text("/")
         shop.install(app)

@@ -45,7 +45,7 @@ CALLS: dict[str, Call] = {
     "without_secrets": without_secrets,
     "one_line": one_line,
     "printable": printable,
-    "routes": lambda text: [route.fits.fullmatch(f"/{text}") for route in ROUTES],
+    "routes": lambda text: [route.made(print).path_regex.match(f"/{text}") for route in ROUTES],
     "traceback": lambda text: _path("ValueError", text),
     **{f"{pattern.pattern:.20}": pattern.fullmatch for pattern in (RESERVED, TEXT, SUBJECT, CELERYS_OWN)},
     **{

@@ -12,12 +12,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from outbox_tasks.errors import InvalidAct, InvalidFilter
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import DEAD, Became, Filter, Lookup
-from outbox_tasks.web.http import NotFound, Refused, Response
 from outbox_tasks.web.visit import LONGEST_REASON, Visit
 
 MOST_IDS = 100
@@ -68,10 +70,10 @@ class Choice:
 
 def new(visit: Visit) -> Response:
     """The preview: which messages, how many, of which kinds."""
-    return _preview(visit, Choice.of(visit.request.query))
+    return _preview(visit, Choice.of(visit.query))
 
 
-def _preview(visit: Visit, choice: Choice, refused: InvalidAct | Refused | None = None) -> Response:
+def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Response:
     store = visit.store
     plan: Plan | None = None
     states: Mapping[str, str] = {}
@@ -110,11 +112,11 @@ def _preview(visit: Visit, choice: Choice, refused: InvalidAct | Refused | None 
 
 def begin(visit: Visit) -> Response:
     """Do what the form says, in the background; the form's token makes that a repetition does nothing."""
-    choice = Choice.of(visit.request.form)
+    choice = Choice.of(visit.form)
     try:
         given = _given(visit)
-    except (InvalidAct, Refused) as refused:
-        return _preview(visit, choice, refused)
+    except (InvalidAct, HTTPException) as refused:
+        return _preview(visit, choice, getattr(refused, "detail", None) or str(refused))
     rest: dict[str, Any] = {}
     ids = choice.ids
     if visit.said("first") and choice.action == "redrive":
@@ -128,7 +130,7 @@ def begin(visit: Visit) -> Response:
 
 
 def _given(visit: Visit) -> dict[str, Any]:
-    """The other fields of the form. Raises `InvalidAct` or `Refused`."""
+    """The other fields of the form. Raises `InvalidAct` or `HTTPException`."""
     rate, limit, total = _number(visit, "rate"), _number(visit, "limit"), _number(visit, "total")
     if rate is not None and not RATES[0] <= rate <= RATES[1]:
         raise InvalidAct(reason=f"the rate is a number from {RATES[0]:g} to {RATES[1]:,.0f} messages a second")
@@ -209,7 +211,7 @@ def _verdict(became: Became | None) -> str:
 def _rest(visit: Visit) -> str | None:
     """After one message was tried: the preview of the act on the others, which the address names."""
     try:
-        choice = Choice.of(visit.request.query)
+        choice = Choice.of(visit.query)
     except (InvalidAct, InvalidFilter):
         return None
     return visit.url("/acts/new", **choice.fields)
@@ -235,7 +237,7 @@ def _act(visit: Visit) -> dict[str, Any]:
     text = visit.arguments["entry"]
     act = visit.acts.act(int(text)) if text.isascii() and text.isdigit() and len(text) <= 18 else None
     if act is None:
-        raise NotFound("The audit has no such act.")
+        raise HTTPException(404, "The audit has no such act.")
     return act
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from outbox_tasks.operating.archive.days import days
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
-from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
 SHOWN, KEPT = 100, 10.0

@@ -6,9 +6,11 @@ import re
 from typing import Any
 from uuid import UUID
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from outbox_tasks.operating.audit import deed, facts_of
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.web.http import NotFound, Refused, Response
 from outbox_tasks.web.visit import Visit
 
 SIZE = 50
@@ -21,7 +23,7 @@ def audit(visit: Visit) -> Response:
     """The acts of people, the last one first."""
     before = visit.ask("before")
     if before is not None and (place := _number(before)) is None:
-        raise Refused(400, "A page of the audit begins before the number of an act.")
+        raise HTTPException(400, "A page of the audit begins before the number of an act.")
     place = None if before is None else _number(before)
     acts = visit.look(f"audit before {place}", lambda: Lookup(visit.store).acts(SIZE + 1, place))
     return visit.show(
@@ -37,7 +39,7 @@ def former_payload(visit: Visit) -> Response:
     entry = _number(visit.arguments["entry"])
     former = None if entry is None else Lookup(visit.store).former_payload(entry)
     if former is None:
-        raise NotFound("This act of the audit is no edit.")
+        raise HTTPException(404, "This act of the audit is no edit.")
     return visit.download(former, f"former-payload-{entry}")
 
 

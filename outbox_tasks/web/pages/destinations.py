@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter, Lookup
@@ -13,7 +16,6 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import charts, overview
-from outbox_tasks.web.http import NotFound, Refused, Response
 from outbox_tasks.web.visit import Visit
 
 WIDTH, SPANS = 900, 96
@@ -41,7 +43,7 @@ def destination(visit: Visit) -> Response:
         alone = visit.look(f"destination {name} alone", lambda: counted.destinations(visit.store, only=name)[name])
         one = alone if any(alone.states.values()) else None
     if one is None:
-        raise NotFound(f"There is no destination {name!r}, and no message to one.")
+        raise HTTPException(404, f"There is no destination {name!r}, and no message to one.")
     course, now = (overview.sends_to(visit, name, *spans) for spans in ((WIDTH, SPANS), (MINUTE, MINUTES)))
     state = one.state
     dashes = ("--",) if name.startswith("-") else ()  # or the name would be read as an option
@@ -93,7 +95,7 @@ def resume(visit: Visit) -> Response:
 def _configured(visit: Visit) -> str:
     name = visit.arguments["name"]
     if name not in visit.settings.destinations:
-        raise Refused(409, f"{name!r} is not configured here, so it can't be paused or resumed.")
+        raise HTTPException(409, f"{name!r} is not configured here, so it can't be paused or resumed.")
     return name
 
 

@@ -9,11 +9,12 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from starlette.responses import Response
+
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.problems import Examination, examine
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import overview
-from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
 if TYPE_CHECKING:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from outbox_tasks.errors import EditRefused, PayloadTooLarge
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.messages.payload import laid_out, mended
 from outbox_tasks.text import printable, shell_line
-from outbox_tasks.web.http import Refused, Response
 from outbox_tasks.web.pages.message import id_of
 from outbox_tasks.web.visit import Visit
 
@@ -47,8 +49,8 @@ def save(visit: Visit) -> Response:
         Operator(visit.store, visit.person.name, why).edit(one["id"], one["payload"], payload, draft.content_type)
     except (EditRefused, PayloadTooLarge) as error:
         return _form(visit, one, draft, wrong=str(error), status=409 if draft.former != _digest(one) else 400)
-    except Refused as error:
-        return _form(visit, one, draft, wrong=str(error), status=error.status)
+    except HTTPException as error:
+        return _form(visit, one, draft, wrong=error.detail, status=error.status_code)
     visit.looks.forget(f"message {one['id']} ")
     return visit.go(f"/messages/{one['id']}")
 
@@ -113,7 +115,7 @@ def _digest(one: Mapping[str, Any]) -> str:
 
 def _raw(visit: Visit, name: str) -> str:
     """A value of the form, with the spaces around it."""
-    return visit.request.form.get(name, [""])[0]
+    return visit.form.get(name, [""])[0]
 
 
 def _dead(visit: Visit) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, MOST_GROUPS, Filter, Lookup
-from outbox_tasks.web.http import NotFound, Response
 from outbox_tasks.web.visit import Visit
 
 SIZE, LAST = 50, 20
@@ -56,7 +58,7 @@ class Fold:
 
 def errors(visit: Visit) -> Response:
     """What the dead letters died of, by destination and code, the most first; with both, the groups of these."""
-    wanted = filters.asked(visit.request.query)
+    wanted = filters.asked(visit.query)
     found, complete = visit.look(f"errors {wanted.destination}", lambda: Lookup(visit.store).groups(wanted.destination))
     folds = _folded(found, wanted.code)
     inside = wanted.destination is not None and wanted.code is not None
@@ -103,7 +105,7 @@ def group(visit: Visit) -> Response:
     """One group: what, how many, since when, and the last messages."""
     name = visit.arguments["group"]
     if not filters.GROUP.fullmatch(name):
-        raise NotFound("There is no such error group.")
+        raise HTTPException(404, "There is no such error group.")
     wanted, lookup = Filter(states=(DEAD,), group=name), Lookup(visit.store)
     found, last = visit.look(f"group {name}", lambda: (lookup.group(name), lookup.find(wanted, LAST).messages))
     return visit.show(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages.waits import of_destinations
 from outbox_tasks.operating.overview import COUNTED
-from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
 SHOWN, KEPT = 100, 5.0

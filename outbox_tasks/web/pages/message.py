@@ -12,6 +12,9 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.audit import deed
 from outbox_tasks.operating.messages.acts import is_json
@@ -21,7 +24,6 @@ from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tr
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web.access import Role
-from outbox_tasks.web.http import NotFound, Response
 from outbox_tasks.web.render import cut
 from outbox_tasks.web.visit import Visit
 
@@ -106,11 +108,13 @@ def _edits(one: dict[str, Any]) -> int:
 
 
 def id_of(visit: Visit) -> UUID:
-    """The id of the message that the address names. Raises `NotFound`."""
+    """The id of the message that the address names. Raises `HTTPException`."""
     try:
         return UUID(visit.arguments["id"])
     except ValueError:
-        raise NotFound("The id of a message is a UUID, such as 01a2005d-d753-78be-8d86-fb2c39ca288f.") from None
+        raise HTTPException(
+            404, "The id of a message is a UUID, such as 01a2005d-d753-78be-8d86-fb2c39ca288f."
+        ) from None
 
 
 def _contents(visit: Visit, one: dict[str, Any]) -> Contents:

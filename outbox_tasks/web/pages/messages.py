@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
-from outbox_tasks.web.http import Refused, Response
 from outbox_tasks.web.visit import Visit
 
 SIZE = 50
@@ -46,8 +48,8 @@ def messages(visit: Visit) -> Response:
     """The messages of the filters. What a person searches for leads to its message, or to a filter."""
     if (word := visit.ask("find")) is not None:
         return _search(visit, word)
-    asked = _asked(visit.request.query)
-    query = {name: [value for value in values if value.strip()] for name, values in visit.request.query.items()}
+    asked = _asked(visit.query)
+    query = {name: [value for value in values if value.strip()] for name, values in visit.query.items()}
     names: dict[str, Any] = {"asked": asked, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
     names["said"] = {name: ", ".join(values) for name, values in query.items() if name != "at" and values}
     if not asked.wrong:
@@ -55,7 +57,9 @@ def messages(visit: Visit) -> Response:
             with visit.searches.by(visit.person.name):
                 page, aside = visit.look(f"messages {asked.wanted} {asked.at}", lambda: _read(visit, asked))
         except DatabaseTooSlow:
-            raise Refused(400, f"This search takes more than {PATIENCE:.0f} s. Name a destination or a key.") from None
+            raise HTTPException(
+                400, f"This search takes more than {PATIENCE:.0f} s. Name a destination or a key."
+            ) from None
         except ValueError:
             asked.wrong["at"] = "This page is one of a list with other filters."
     if asked.wrong:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.web import overview
-from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
 

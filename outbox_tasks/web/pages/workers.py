@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from starlette.responses import Response
+
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.web import overview
-from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
 SHOWN = 100

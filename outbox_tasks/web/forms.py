@@ -1,0 +1,78 @@
+"""The forms that people send: how long they may be, and whether they came from the page itself."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from outbox_tasks.settings import Settings
+
+TYPE = "application/x-www-form-urlencoded"
+
+LONGEST_FORM = 2 * 1024 * 1024
+"""Bytes of a form, unless it holds a payload."""
+
+MOST_FIELDS = 1000
+"""Fields of a form."""
+
+TOKEN = "csrf"  # noqa: S105
+"""In the session and in a field of each form: they must be equal, and another site can read neither."""
+
+Fields = Mapping[str, list[str]]
+
+
+def longest_form(settings: Settings) -> int:
+    """Bytes of the longest form: that with a payload, three times as long as the payload, because it is encoded."""
+    return LONGEST_FORM + 3 * max((one.largest for one in settings.destinations.values()), default=0)
+
+
+def fields_of(items: Iterable[tuple[str, object]]) -> Fields:
+    """The values by their names. Raises `HTTPException`."""
+    fields: dict[str, list[str]] = {}
+    for name, value in items:
+        fields.setdefault(name, []).append(str(value))
+        if "\0" in name or "\0" in str(value):
+            raise HTTPException(400, "This request has a NUL character, and no text in the database has one.")
+    return fields
+
+
+async def form_of(request: Request, settings: Settings) -> Fields:
+    """The fields of a form of our own. Raises `HTTPException`: another site could send one in a person's name."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != TYPE:
+        raise HTTPException(415, f"A form must be sent as {TYPE}.")
+    size = request.headers.get("content-length", "")
+    if not (size.isascii() and size.isdigit()):
+        raise HTTPException(411, "A form must say how long it is.")
+    longest = longest_form(settings) if request.scope["path"].endswith("/edit") else LONGEST_FORM
+    if len(size) > 12 or int(size) > longest:
+        raise HTTPException(413, f"This form is too long: it may have {longest:,} bytes.")
+    _check_origin(request)
+    form = await request.form(max_fields=MOST_FIELDS, max_part_size=longest)
+    fields = fields_of(form.multi_items())
+    token, sent = request.session.get(TOKEN), (fields.get(TOKEN) or [""])[0]
+    if not token or not hmac.compare_digest(token.encode(), sent.encode()):
+        raise HTTPException(
+            403, "This form is old, or cookies are switched off. Nothing was done. Load the page again."
+        )
+    return fields
+
+
+def give_token(request: Request) -> None:
+    """See that the session has a token for forms."""
+    if TOKEN not in request.session:
+        request.session[TOKEN] = secrets.token_urlsafe(32)
+
+
+def _check_origin(request: Request) -> None:
+    """What the browser says of the site that a form is from."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        ours = site in ("same-origin", "none")
+    else:
+        ours = origin is None or origin.lower().partition("://")[2] == request.headers.get("host", "").lower()
+    if not ours:
+        raise HTTPException(403, "This form was sent by another site, so nothing was done.")
