@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -11,7 +12,8 @@ from rich.text import Text
 from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
 from outbox_tasks.cli.shared.output import answer, json_option, listed, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.find import STATES, Found, Lookup
+from outbox_tasks.operating.messages.find import STATES
+from outbox_tasks.operating.messages.paging import Page, read_page
 from outbox_tasks.text import moment
 
 
@@ -30,29 +32,30 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, **give
     """
     wanted = as_filter(states, error, **given)
     with open_store() as store:
-        found = Lookup(store).find(wanted, limit)
+        page = read_page(store, wanted, limit)
         known = store.settings.destinations
-    shown = {"messages": found.messages, "complete": found.complete, "back_to": found.back_to}
-    answer(shown, _listed(found.messages) if found.messages else None)
+    found = (page.messages + page.aside)[:limit]
+    shown = {"messages": found, "complete": page.complete and page.older is None, "back_to": page.reached}
+    answer(shown, _listed(found) if found else None)
     if wants_json():
         return
-    for line in _remarks(found, limit):
+    for line in _remarks(page, len(found), limit):
         say(line, err=True)
-    if not found.messages and wanted.destination is not None and wanted.destination not in known:
+    if not found and wanted.destination is not None and wanted.destination not in known:
         say(f"No destination {wanted.destination!r} is configured.", err=True)
 
 
-def _remarks(found: Found, limit: int) -> list[str]:
-    if len(found.messages) == limit:
-        return [f"These are {limit:,}; --limit shows more, and filters show less."]
-    lines = [] if found.messages else ["No such messages."]
-    if not found.complete:
-        far = f" back to those of {moment(found.back_to)}" if found.back_to else ""
-        lines.append(
-            f"Looked at {found.looked:,} messages{far}. To see others, add --older-than, or more filters: "
-            "--destination, --key, --state."
+def _remarks(page: Page, count: int, limit: int) -> Iterator[str]:
+    if count == limit:
+        yield f"These are {limit:,}; --limit shows more, and filters show less."
+        return
+    if not count:
+        yield "No such messages."
+    if page.reached is not None:
+        yield (
+            f"Looked at {page.looked:,} messages back to those of {moment(page.reached)}. To see others, add "
+            "--older-than, or more filters: --destination, --key, --state."
         )
-    return lines
 
 
 def _listed(messages: list[dict[str, Any]]) -> RenderableType:

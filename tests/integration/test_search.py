@@ -23,8 +23,9 @@ def lookup(store: Store) -> Lookup:
     return Lookup(store)
 
 
-def found(lookup: Lookup, size: int = 50, **wanted: Any) -> list[str]:
-    return [str(message["id"]) for message in lookup.find(Filter(**wanted), size).messages]
+def found(store: Store, size: int = 50, **wanted: Any) -> list[str]:
+    page = read_page(store, Filter(**wanted), size)
+    return [str(message["id"]) for message in page.messages + page.aside]
 
 
 @pytest.fixture
@@ -46,33 +47,33 @@ def one_of_each(store: Store, rows: Rows, lease: Lease) -> dict[str, str]:
 
 class TestList:
     def test_shows_and_finds_the_states_of_the_view(
-        self, lookup: Lookup, rows: Rows, one_of_each: dict[str, str]
+        self, lookup: Lookup, store: Store, rows: Rows, one_of_each: dict[str, str]
     ) -> None:
-        shown = {str(message["id"]): message["state"] for message in lookup.find(Filter(), 50).messages}
+        shown = {str(message["id"]): message["state"] for message in read_page(store, Filter(), 50).messages}
         assert shown == {str(row.id): row.state for row in rows.shown()} == {id: s for s, id in one_of_each.items()}
         assert set(one_of_each) == set(STATES)
         for state, id in one_of_each.items():
-            assert found(lookup, states=(state,)) == [id], state
-            assert found(lookup, states=(state,), destination="orders") == [id], state
-            assert found(lookup, states=(state,), destination="mails") == [], state
+            assert found(store, states=(state,)) == [id], state
+            assert found(store, states=(state,), destination="orders") == [id], state
+            assert found(store, states=(state,), destination="mails") == [], state
             one = lookup.one(UUID(id))
             assert (one["state"], one["finished_at"] is not None) == (state, state in ("sent", "discarded"))
         with pytest.raises(UnknownMessage):
             lookup.one(uuid4())
 
-    def test_is_the_newest_first_each_once(self, lookup: Lookup, rows: Rows) -> None:
+    def test_is_the_newest_first_each_once(self, store: Store, rows: Rows) -> None:
         ids = [rows.insert()[0] for _ in range(5)]
-        assert found(lookup) == ids[::-1]
-        assert found(lookup, destination="orders") == ids[::-1]
+        assert found(store) == ids[::-1]
+        assert found(store, destination="orders") == ids[::-1]
         for size in range(1, 6):
-            assert found(lookup, size=size) == ids[::-1][:size]
+            assert found(store, size=size) == ids[::-1][:size]
 
-    def test_ids_without_a_time_are_found_too(self, lookup: Lookup, rows: Rows) -> None:
+    def test_ids_without_a_time_are_found_too(self, store: Store, rows: Rows) -> None:
         own = str(uuid4())
         rows.insert(id=UUID(own), created_at=seconds_from_now(-60))
         [id] = rows.insert()
-        assert found(lookup) == [id, own]
-        assert found(lookup, older_than=30.0) == [own]
+        assert found(store) == [id, own]
+        assert found(store, older_than=30.0) == [own]
 
     def test_the_second_destination_of_a_message_is_as_old_as_the_first(self) -> None:
         first, own = uuid7(), uuid4()
@@ -82,7 +83,7 @@ class TestList:
         assert second == sibling(first, "audit")
         assert sibling(own, "audit").version == 4
 
-    def test_filters(self, lookup: Lookup, rows: Rows) -> None:
+    def test_filters(self, store: Store, rows: Rows) -> None:
         old = {"created_at": seconds_from_now(-7200), "id": UUID(int=7 << 76)}
         ids = {
             rows.insert(event_type="order_paid", **old)[0]: "c",
@@ -102,51 +103,52 @@ class TestList:
             ({"code": "busy"}, "a"),
         ]
         for fields, expected in wanted:
-            assert sorted(ids[id] for id in found(lookup, **fields)) == sorted(expected), fields
+            assert sorted(ids[id] for id in found(store, **fields)) == sorted(expected), fields
 
     def test_old_messages_are_found_behind_many_newer_ones(
-        self, lookup: Lookup, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.operating.messages.find.LOOK", 5)
+        monkeypatch.setattr("outbox_tasks.operating.messages.paging.LOOK", 5)
         old = [rows.insert(created_at=seconds_from_now(-n))[0] for n in (9000, 8000, 7000)]
         new = [rows.insert(created_at=seconds_from_now(-n))[0] for n in range(200, 100, -1)]
         for id in (*old, *new):
             rows.settle(id)
-        assert found(lookup, older_than=3600.0) == old[::-1]
-        assert found(lookup, older_than=7500.0) == old[1::-1]
-        assert found(lookup, older_than=90_000.0) == []
+        assert found(store, older_than=3600.0) == old[::-1]
+        assert found(store, older_than=7500.0) == old[1::-1]
+        assert found(store, older_than=90_000.0) == []
         page = read_page(store, Filter(older_than=3600.0), 2)
         assert [str(message["id"]) for message in page.messages] == old[:0:-1]
         assert page.complete
 
     def test_messages_at_work_that_a_backlog_hides_are_found(
-        self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In the middle of the backlog: neither among the newest nor among the oldest."""
-        monkeypatch.setattr("outbox_tasks.operating.messages.find.LOOK", 50)
+        monkeypatch.setattr("outbox_tasks.operating.messages.paging.LOOK", 50)
         rows.insert(100)
         [leased] = rows.insert(lease=uuid4(), locked_until=seconds_from_now(30))
         [mail] = rows.insert(destination="mails")
         [keyed] = rows.insert(key="k")
         [dead] = bury(rows)
         rows.insert(100)
-        assert found(lookup, states=("leased",)) == [leased]
-        assert found(lookup, destination="mails") == [mail]
-        assert found(lookup, key="k") == [keyed]
-        assert found(lookup, states=("dead",)) == [dead]
-        assert found(lookup, destination="orders", states=("dead", "leased")) == [dead, leased]
+        assert found(store, states=("leased",)) == [leased]
+        assert found(store, destination="mails") == [mail]
+        assert found(store, key="k") == [keyed]
+        assert found(store, states=("dead",)) == [dead]
+        assert found(store, destination="orders", states=("dead", "leased")) == [dead, leased]
 
     def test_says_when_it_has_not_looked_at_all_rows(
-        self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.operating.messages.find.LOOK", 50)
+        for name in ("LOOK", "FIRST_LOOK"):
+            monkeypatch.setattr(f"outbox_tasks.operating.messages.paging.{name}", 50)
         rows.insert(40, event_type="other")
-        seen = lookup.find(Filter(event_type="order.*"), 20)
+        seen = read_page(store, Filter(event_type="order.*"), 20)
         assert (seen.messages, seen.complete) == ([], True)
         rows.insert(40, event_type="other")
-        seen = lookup.find(Filter(event_type="order.*"), 20)
+        seen = read_page(store, Filter(event_type="order.*"), 20)
         assert (seen.messages, seen.complete) == ([], False)
-        assert seen.back_to is not None
+        assert seen.reached is not None
 
 
 class TestOne:
@@ -175,7 +177,7 @@ class TestOne:
 
 
 class TestGroups:
-    def test_differ_by_their_cause(self, lookup: Lookup, rows: Rows) -> None:
+    def test_differ_by_their_cause(self, lookup: Lookup, store: Store, rows: Rows) -> None:
         for n in range(3):
             bury(rows, last_error=f"no such order {n} for '{n}ab' ({uuid4()})", dead_at=seconds_from_now(-10 * n - 1))
         bury(rows, 2, destination="mails")
@@ -191,7 +193,7 @@ class TestGroups:
         assert 19 < (groups[0]["dead_at"] - groups[0]["first_at"]).total_seconds() < 21
         assert "no such order 0" in groups[0]["last_error"]
         assert [g["count"] for g in lookup.groups("mails")[0]] == [2]
-        assert found(lookup, group=groups[1]["group"]) == found(lookup, destination="mails")
+        assert found(store, group=groups[1]["group"]) == found(store, destination="mails")
 
     def test_are_read_a_page_at_a_time(self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("outbox_tasks.operating.messages.find.GROUPS", 3)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.messages.find import LAST, LOOK, Filter, shown, start
+from outbox_tasks.operating.messages.find import AT_WORK, LAST, LOOK, MESSAGES, Filter, shown, start
 
 FIRST_LOOK = 500
 """Messages that are looked at first: mostly they are enough."""
@@ -56,6 +56,8 @@ class Page:
     """None: there are no older messages."""
     complete: bool = True
     """Whether the page is full, or the list ends here. If not, the search ended at its limit of messages."""
+    aside: list[dict[str, Any]] = field(default_factory=list)
+    """If the first page is not complete: messages at work that are farther back. There may be more."""
     looked: int = 0
     reached: datetime | None = None
     """If it is not complete: when the last message that was looked at was written."""
@@ -82,6 +84,10 @@ def read_page(
     ahead = Cursor(newer, kind, end) if end else None
     page.newer, page.older = (ahead, back) if newer else (back, ahead)
     page.messages = [shown(row) for row in (reversed(rows) if newer else rows)]
+    if at is None and verb == MESSAGES and not page.complete:  # what is at work is found, however much was sent since
+        known, asked = {row.seq for row in rows}, {**wanted.parameters, "newer": False, "last": LAST}
+        *working, _ = database.ask(AT_WORK, limit, **asked, look=LOOK, size=size)
+        page.aside = [shown(row) for row in working if row.seq not in known]
     return page
 
 
