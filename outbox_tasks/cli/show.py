@@ -57,7 +57,7 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
         answer(asdict(answered), _listed(answered))
         for line in _remarks(answered) if not wants_json() else ():
             say(line, err=True)
-        raise SystemExit(not answered.messages)
+        raise SystemExit(0 if answered.messages else 1)
     if only_payload:
         echo_raw(found["payload"])
     else:
