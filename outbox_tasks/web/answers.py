@@ -31,9 +31,9 @@ from outbox_tasks.errors import (
     WebMisused,
 )
 from outbox_tasks.operating.messages.background import Runner
+from outbox_tasks.operating.problems import Connections
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import logger
 from outbox_tasks.web import render, routes
@@ -67,7 +67,7 @@ Who = Callable[[Any], "Person | Awaitable[Person | None] | None"]
 class _Own:
     """What each process makes for itself."""
 
-    store: Store
+    connections: Connections
     acts: Runner
     looks: Looks = field(default_factory=Looks)
     searches: Searches = field(default_factory=Searches)
@@ -78,14 +78,14 @@ class _Own:
         """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release. If they are,
         acts that another process has left go on."""
         if not self.checked:
-            self.looks.get("tables", self.store.check_version, 2.0)
+            self.looks.get("tables", self.connections.store.check_version, 2.0)
             self.checked = True
             if not read_only:
                 self.acts.start()
 
     def close(self) -> None:
         self.acts.close()
-        self.store.close()
+        self.connections.close()
 
 
 class Answers:
@@ -124,8 +124,8 @@ class Answers:
             own.close()
 
     def _make(self) -> _Own:
-        store = Store.connect(self.settings)
-        return _Own(store, Runner(store))
+        connections = Connections(self.settings, self._celery)
+        return _Own(connections, Runner(connections.store))
 
     @property
     def _celery(self) -> Celery | None:
@@ -164,8 +164,8 @@ class Answers:
         elif self._who is None or (person.role is Role.ACT and not self._read_only):
             give_token(request)
         own = self._own.get()
-        shared = own.store, own.looks, own.searches, own.acts
-        visit = Visit(request, form, person, *shared, self._read_only, self._celery)
+        shared = own.connections, own.looks, own.searches, own.acts
+        visit = Visit(request, form, person, *shared, self._read_only)
         async with self._turn():
             return await run_in_threadpool(self._run, route, visit, own)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.operating import status
 from outbox_tasks.operating.courses import Course, courses, empty
-from outbox_tasks.operating.problems import Connections, Problem, Severity
+from outbox_tasks.operating.problems import Problem, Severity
 from outbox_tasks.operating.status import Status
 from outbox_tasks.telemetry.alerts import known
 from outbox_tasks.web import charts
@@ -38,12 +37,7 @@ PLACES = {
 
 def look_at(visit: Visit) -> Status:
     """The whole outbox."""
-    return visit.look(STATUS, lambda: status.read(_connections(visit)))
-
-
-def _connections(visit: Visit) -> Connections:
-    """The same ones as long as this process lives."""
-    return visit.look("connections", lambda: Connections(visit.settings, visit.app), seconds=math.inf)
+    return visit.look(STATUS, lambda: status.read(visit.connections))
 
 
 def drawn(visit: Visit, names: Iterable[str]) -> Mapping[str, Markup]:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from outbox_tasks.operating.messages.background import Runner
+from outbox_tasks.operating.problems import Connections
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
@@ -20,9 +21,6 @@ from outbox_tasks.web import render
 from outbox_tasks.web.access import SIGNED_IN, Person, Role
 from outbox_tasks.web.forms import TOKEN, Fields, fields_of
 from outbox_tasks.web.looks import Looks, Searches
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 T = TypeVar("T")
 
@@ -41,13 +39,16 @@ class Visit:
     request: Request
     form: Fields
     person: Person
-    store: Store
+    connections: Connections
     looks: Looks
     searches: Searches
     acts: Runner
     """People's acts in the background."""
     read_only: bool
-    app: Celery | None
+
+    @property
+    def store(self) -> Store:
+        return self.connections.store
 
     @cached_property
     def query(self) -> Fields:

@@ -69,7 +69,7 @@ class Doctor:
 
 def doctor(visit: Visit) -> Response:
     """The findings. The refresh of the page shows what was found; it does not make the doctor look."""
-    found = visit.look("doctor", lambda: Doctor(visit.settings, visit.app), seconds=math.inf)
+    found = visit.look("doctor", lambda: Doctor(visit.settings, visit.connections.installed), seconds=math.inf)
     if "hx-request" not in visit.request.headers:
         found.look(again=visit.ask("again") is not None)
     return visit.show("doctor.html", doctor=found, alerts=_alerts(visit))
