@@ -388,12 +388,6 @@ class ArchiveNotVerified(OutboxError):
     storage."""
 
 
-class ArchiveUnreadable(OutboxError):
-    says = """
-    The exported file {place} could not be read: {reason}. Nothing was replayed from it. Check that it is a file of
-    `outbox-tasks export`, and whole."""
-
-
 class ReplayRefused(OutboxError):
     says = "The replay was refused: {reason}."
 

@@ -13,7 +13,6 @@ from outbox_tasks.cli.shared.acts import check_choice, kinds_table, messages, pr
 from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate
 from outbox_tasks.cli.shared.output import answer, console, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.archive import replay_files
 from outbox_tasks.operating.archive.replay import Replay, Replayer
 from outbox_tasks.operating.messages.acts import Done
 from outbox_tasks.operating.messages.find import ARCHIVED, Filter
@@ -34,10 +33,6 @@ class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer
 
 @click.command()
 @click.argument("ids", nargs=-1, type=click.UUID)
-@click.option(
-    "--file", "files", multiple=True, metavar="URL",
-    help="Of these exported files, not of the archive; may have *, and may be given again.",
-)  # fmt: skip
 @click.option(
     "--state", "states", multiple=True, type=click.Choice(ARCHIVED),
     help="Only this state; may be given again. Without it: sent.",
@@ -81,7 +76,6 @@ def replay(ids: tuple[UUID, ...], entry: int | None, rate: float | None, options
 
 def _wanted(
     ids: tuple[UUID, ...],
-    files: tuple[str, ...],
     states: tuple[str, ...],
     error: str | None,
     since: datetime | None,
@@ -92,11 +86,10 @@ def _wanted(
     limit: int | None,
     **filters: Any,
 ) -> Replay:
-    filtered = any(value is not None for value in (error, since, until, *filters.values())) or bool(files or states)
+    filtered = any(value is not None for value in (error, since, until, *filters.values())) or bool(states)
     check_choice("replay: IDS, filters such as --since", ids, everything or filtered, limit)
     wanted = as_filter(states or ("sent",), error, **filters)
-    named = tuple(one for url in files for one in replay_files.found(url))
-    return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), named, to, new_ids, limit)
+    return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), to, new_ids, limit)
 
 
 def _report(done: Done, named: bool) -> None:

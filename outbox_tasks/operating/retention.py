@@ -23,7 +23,7 @@ from outbox_tasks.errors import (
     OutboxError,
 )
 from outbox_tasks.operating.archive.days import TRIES, Day, days, dropped, ended_days, turn
-from outbox_tasks.operating.archive.export import Part, Progress, export, no_progress
+from outbox_tasks.operating.archive.export import Part, export
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings.operation import DAY
@@ -122,10 +122,9 @@ def days_before(store: Store, older_than: timedelta) -> list[date]:
 
 
 def export_days(
-    store: Store, url: str, day: date | None = None, begun: Callable[[Day], Progress] = lambda day: no_progress
+    store: Store, url: str, day: date | None = None, told: Callable[[Part], object] = lambda part: None
 ) -> list[Part]:
-    """Export a day of the archive, or all ended days, without dropping them. `begun` is called with each day, and
-    returns the callback for its rows.
+    """Export a day of the archive, or all ended days, without dropping them. `told` is called with each one.
 
     Raises `DayNotOver`, `MaintainedElsewhere`, or what `export` raises.
     """
@@ -133,8 +132,12 @@ def export_days(
         ended = ended_days(store, timedelta())
         if day is not None and any(one.ended_at is None and day >= one.date for one in days(store)):
             raise DayNotOver(day=day)
-        chosen = [one for one in ended if day in (None, one.date)]
-        return [part for one in chosen if (part := _exported(store, one, url, begun(one)))]
+        parts = []
+        for one in ended:
+            if day in (None, one.date) and (part := export(store, one, url)):
+                parts.append(part)
+                told(part)
+        return parts
 
 
 def forget(store: Store, size: int) -> int:
@@ -205,11 +208,7 @@ def _remove(store: Store, day: Day, done: Trimmed) -> None:
     if (lost := store.ask("keep/missing.sql", LONG, **day.span)[0].count) > 0:
         raise DayIncomplete(day=day.date, count=lost)
     url = store.settings.archive_export
-    if url is not None and (part := _exported(store, day, url)) and part.written:
+    if url is not None and (part := export(store, day, url)) and part.written:
         done.exported.append(part)
     if not dropped(store, day):
         raise ArchiveBusy(day=day.date, tries=TRIES)
-
-
-def _exported(store: Store, day: Day, url: str, progress: Progress = no_progress) -> Part | None:
-    return export(store, day, url, progress)

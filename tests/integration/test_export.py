@@ -226,13 +226,13 @@ class TestNothingIsDroppedUnverified:
         verify = exporting.verified
         for how in ("lost", "doubled", "altered"):
 
-            def spoil(storage: DayStorage, file: str, *rest: Any, how: str = how) -> Any:
+            def spoil(storage: DayStorage, file: str, how: str = how) -> Any:
                 path = directory(place, archived) / file
                 with path.open("rb") as source:
                     rows = list(altered(archive_files.read(source), how))
                 with path.open("wb") as target:
                     archive_files.write(target, [rows])
-                return verify(storage, file, *rest)
+                return verify(storage, file)
 
             with monkeypatch.context() as spoiled:
                 spoiled.setattr(exporting, "verified", spoil)
@@ -250,9 +250,9 @@ class TestNothingIsDroppedUnverified:
         verify = exporting.verified
         for damage in (b"", b"PAR1", b"\x00" * 100):
 
-            def spoil(storage: DayStorage, file: str, *rest: Any, damage: bytes = damage) -> Any:
+            def spoil(storage: DayStorage, file: str, damage: bytes = damage) -> Any:
                 (directory(place, archived) / file).write_bytes(damage)
-                return verify(storage, file, *rest)
+                return verify(storage, file)
 
             with monkeypatch.context() as spoiled:
                 spoiled.setattr(exporting, "verified", spoil)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -22,10 +21,9 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.errors import ReplayRefused
 from outbox_tasks.model import sibling
-from outbox_tasks.operating.archive import replay_sources
+from outbox_tasks.operating.archive import replay as replaying
 from outbox_tasks.operating.archive.replay import Replay, Replayer
 from outbox_tasks.operating.messages.find import Filter, Lookup
-from outbox_tasks.operating.retention import export_days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import take
@@ -178,7 +176,7 @@ class TestOrder:
         self, store: Store, rows: Rows, archived: Archived, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A settle may put a later message before an earlier one. Here they lie in the reverse order."""
-        monkeypatch.setattr(replay_sources, "LOT", 40)
+        monkeypatch.setattr(replaying, "LOT", 40)
         for days in (1, 2):
             seq = literal(100) - func.row_number().over()
             payload = func.convert_to(cast(seq - 1000 * days, Text), "UTF8")
@@ -234,48 +232,6 @@ class TestStopped:
             assert process.returncode == 1
         rows.clear_work()
         assert told(run("--resume", str(act.seq), "--yes", "--json"))["replayed"] == 300 - act.count
-
-
-class TestFiles:
-    def test_are_replayed_by_the_same_filters_and_in_order(
-        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path
-    ) -> None:
-        (place := tmp_path / "storage").mkdir()
-        for days in (2, 3):
-            seq = literal(1000) - func.row_number().over()
-            archived.fill(archived.ago(days), 10, key="k", seq=seq, payload=b"\0\xff" + bytes([days]))
-            archived.fill(archived.ago(days), 2, event_type="order.paid", headers={"tenant": "Zoë"})
-        exporter = new_store(archive_export=f"file://{place}")
-        export_days(exporter, f"file://{place}")
-        wanted = {row.id for row in rows.archived() if row.event_type == "order.created"}
-        rows.clear_work()
-        pattern = f"{place}/outbox_archive/day=*/part-*"
-        shown = told(run("--file", pattern, "--type", "order.cr*", "--dry-run", "--json"))
-        assert shown["count"] == 20
-        assert [kind["count"] for kind in shown["kinds"]] == [20]
-        done = told(run("--file", pattern, "--type", "order.cr*", "--limit", "15", "--yes", "--json"))
-        assert done == {"replayed": 15, "waiting": 0, "stopped": False, "audit": done["audit"]}
-        [act] = acts(rows)
-        assert len(act.facts["files"]) == 2
-        copies = rows.hot()
-        assert {copy.id for copy in copies} < wanted
-        assert [copy.payload[-1] for copy in copies] == [3] * 10 + [2] * 5
-        assert {copy.payload[:2] for copy in copies} == {b"\0\xff"}
-        headers = told(run("--file", pattern, "--type", "order.paid", "--to", "copies", "--yes", "--json"))
-        assert headers["replayed"] == 4
-        assert {row.headers.get("tenant") for row in rows.hot() if row.destination == "copies"} == {"Zoë"}
-
-    def test_a_damaged_one_is_refused_before_anything_is_replayed(
-        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path
-    ) -> None:
-        (place := tmp_path / "storage").mkdir()
-        archived.fill(archived.ago(2), 10)
-        export_days(new_store(), f"file://{place}")
-        [file] = place.glob("outbox_archive/day=*/part-*")
-        file.write_bytes(file.read_bytes()[:-20])
-        for name in (str(file), str(place / "missing.parquet"), f"{place}/*.parquet"):
-            result = run("--file", name, "--yes")
-            assert (result.exit_code, rows.hot(), acts(rows)) == (1, [], [])
 
 
 class TestTheCommand:

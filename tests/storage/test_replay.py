@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from outbox_tasks.model import Step
 from outbox_tasks.relay.store import Store
@@ -25,12 +24,9 @@ EVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def copy_of(box: Box, seq: int, **changed: Any) -> dict[str, Any]:
-    names = "id::text, event_type, aggregate_type, aggregate_id, destination, key, content_type, headers"
-    [row] = box.rows(f"SELECT {names}, payload, created_at FROM outbox_messages WHERE seq = %s", seq)
-    *values, payload, created_at = row
-    fields = dict(zip(names.replace("::text", "").split(", "), values, strict=True))
-    more = {"of": fields["id"], "data": base64.b64encode(payload).decode(), "created_at": created_at.isoformat()}
-    return {**fields, **more, **changed}
+    names = "id::text, destination, aggregate_id, headers"
+    [row] = box.rows(f"SELECT {names} FROM outbox_messages WHERE seq = %s", seq)
+    return {"original": seq, **dict(zip(names.replace("::text", "").split(", "), row, strict=True)), **changed}
 
 
 class TestReplay:
@@ -43,7 +39,7 @@ class TestReplay:
         assert acting.replay(copies, {"seq": 2}, number, ANN) == {copies[0]["id"], other}
         assert box.rows("SELECT count, facts FROM outbox_audit") == [(2, {"place": {"seq": 2}})]
         note = history(box, 3)[0]
-        assert (note["what"], note["of"], note["by"], note["entry"]) == ("replayed", copies[0]["of"], "ann", number)
+        assert (note["what"], note["of"], note["by"], note["entry"]) == ("replayed", copies[0]["id"], "ann", number)
         receiver = Receiver()
         assert drained(storage, receiver)[Step.SENT] == 2
         first = next(message for message in receiver.got if message.key == "a")
@@ -110,9 +106,6 @@ def test_what_a_replay_copies(box: Box, storage: Store, finding: Finding) -> Non
         seq for [seq] in box.rows("SELECT seq FROM outbox_archive ORDER BY finished_at, seq")
     ]
     first = finding.ask("find/originals.sql", seqs=[1])[0]
-    assert (UUID(first.id), first.payload, json.loads(first.headers)) == (
-        ids(box, 1)[0],
-        b'{"a": 1}',
-        {"celery-message": "x"},
-    )
-    assert len(first) == 18
+    assert (first.seq, first.id, first.destination, json.loads(first.headers)) == (
+        1, ids(box, 1)[0], "orders", {"celery-message": "x"},
+    )  # fmt: skip

@@ -18,7 +18,6 @@ from outbox_tasks.destinations.pubsub.answers import NAME, REASON, SIZE
 from outbox_tasks.destinations.service_bus.answers import SESSIONS
 from outbox_tasks.django.results import _path
 from outbox_tasks.model import Outcome
-from outbox_tasks.operating.archive.replay_files import _pattern
 from outbox_tasks.relay.retry import MAX_ERROR
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import one_line, printable, redacted, without_secrets
@@ -78,20 +77,6 @@ def test_a_long_text_of_others_takes_no_long_time(call: Call) -> None:
         for text in (long, f"a://{long}", f"{long} a://b", f"text/{long}\x00"):
             with soon():
                 call(text)
-
-
-def test_neither_does_a_filter_with_many_stars() -> None:
-    with soon():
-        assert _pattern("*a" * 30 + "b").fullmatch("a" * 200) is None
-
-
-@pytest.mark.parametrize(
-    ("pattern", "type", "fits"),
-    [("order.*", "order.created", True), ("*.created", "order.created.too", False), ("*a*b", "xaxbxb", True),
-     ("a*b*b", "ab", False), ("?rder.**", "order.", True), ("*", "", True), ("a", "ab", False), ("a*a", "a", False)],
-)  # fmt: skip
-def test_a_filter_means_the_same_as_ever(pattern: str, type: str, fits: bool) -> None:
-    assert (_pattern(pattern).fullmatch(type) is not None) is fits
 
 
 def test_an_error_is_cut_before_its_urls_are_searched_and_none_shows_half() -> None:

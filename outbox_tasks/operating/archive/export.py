@@ -8,7 +8,7 @@ Only the files in the manifest count. After a crash, the next try replaces any o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -17,18 +17,11 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ArchiveNotVerified
 from outbox_tasks.operating.archive import files
 from outbox_tasks.operating.archive.days import Day
-from outbox_tasks.operating.archive.files import SUFFIX, Measure, Row
+from outbox_tasks.operating.archive.files import SUFFIX, Measure
 from outbox_tasks.operating.archive.storage import DayStorage, opened
 
 LOOK, LOT = 10_000, 16 * 1024 * 1024
 """Messages, and bytes of payload, that are read at a time; a larger message is read alone."""
-
-Progress = Callable[[int, int], None]
-"""Is called with how many rows were written or read back since the last call, and with the total of both."""
-
-
-def no_progress(done: int, total: int) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class Part:
     """Whether this call wrote it, not an earlier one."""
 
 
-def export(database: Database, day: Day, url: str, progress: Progress = no_progress) -> Part | None:
+def export(database: Database, day: Day, url: str) -> Part | None:
     """Write the rows of a day below `url`, unless a verified file has them already. None: there are no rows.
 
     Raises `ArchiveExportFailed`, `ArchiveNotVerified`, `ArchiveFilesNotInstalled` or `DatabaseUnavailable`: then no
@@ -63,7 +56,7 @@ def export(database: Database, day: Day, url: str, progress: Progress = no_progr
             # A day of that date may have another number: its part may be the only copy of its rows.
             others = [part for part in parts if part not in same and part.get("number") != day.number]
             name = f"{_free_name(others)}{SUFFIX}"
-            part = _write(database, storage, day, expected, name, progress)
+            part = _write(database, storage, day, expected, name)
             storage.write_parts(day.date, [*others, part])
         url = f"{storage.place}/{part['file']}"
         return Part(day.date, url, part["rows"], part["bytes"], part["checksum"], written)
@@ -93,17 +86,12 @@ def _free_name(parts: Sequence[dict[str, Any]]) -> str:
     return next(name for number in range(len(parts) + 1) if (name := f"part-{number}") not in taken)
 
 
-def _write(
-    database: Database, storage: DayStorage, day: Day, expected: Measure, file: str, progress: Progress
-) -> dict[str, Any]:
+def _write(database: Database, storage: DayStorage, day: Day, expected: Measure, file: str) -> dict[str, Any]:
     """Write a file, read it back, and return its entry in the manifest."""
-
-    def done(rows: int) -> None:
-        progress(rows, 2 * expected.rows)
-
+    lots = (database.ask("keep/rows.sql", **span) for span in _spans(database, day))
     storage.clear()
-    storage.write(file, lambda target: files.write(target, _lots(database, day, done)))
-    found = verified(storage, file, done)
+    storage.write(file, lambda target: files.write(target, lots))
+    found = verified(storage, file)
     if found != expected:
         storage.remove(file)
         raise ArchiveNotVerified(day=day.date, place=storage.place, found=found, expected=expected)
@@ -117,24 +105,7 @@ def _write(
     }
 
 
-def verified(storage: DayStorage, file: str, done: Callable[[int], None]) -> Measure:
+def verified(storage: DayStorage, file: str) -> Measure:
     """The measure of a file, as it is read back."""
     with storage.open(file) as source:
-        return files.measured(_counted(files.read(source), done))
-
-
-def _lots(database: Database, day: Day, done: Callable[[int], None]) -> Iterator[Sequence[Row]]:
-    """The rows of a day, in lots that fit into memory."""
-    for span in _spans(database, day):
-        found = database.ask("keep/rows.sql", **span)
-        yield found
-        done(len(found))
-
-
-def _counted(rows: Iterator[Row], done: Callable[[int], None]) -> Iterator[Row]:
-    number = 0
-    for number, row in enumerate(rows, 1):
-        yield row
-        if number % 1000 == 0:
-            done(1000)
-    done(number % 1000)
+        return files.measured(files.read(source))

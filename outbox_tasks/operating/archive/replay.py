@@ -1,4 +1,5 @@
-"""Replays messages: writes copies of archived ones, which the relay then sends like any other message.
+"""Replays messages: writes copies of archived ones, in the order in which they were written. The relay then sends them
+like any other message.
 
 Each lot of copies is one statement. It also counts them in the audit, and notes there how far the replay got. So a
 replay that was stopped, or killed, goes on behind the last lot.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil
@@ -18,15 +19,16 @@ from uuid import UUID
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ReplayRefused
-from outbox_tasks.operating.archive import replay_files
+from outbox_tasks.operating.archive.export import LOT
 from outbox_tasks.operating.archive.replay_copy import Copier
-from outbox_tasks.operating.archive.replay_sources import Days, Named, Place, Source, Span
-from outbox_tasks.operating.archive.storage import shown
 from outbox_tasks.operating.messages.acts import BATCH, STEPS, Done, Operator, Plan
-from outbox_tasks.operating.messages.find import Filter
+from outbox_tasks.operating.messages.find import FIRST, Filter
 from outbox_tasks.operating.wake import wake
 
 EVER = datetime.min.replace(tzinfo=UTC)
+
+LOOK = 5_000
+"""Messages that one statement looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,6 @@ class Replay:
     """Only messages that were sent until then."""
     ids: tuple[UUID, ...] = ()
     """Only these; the filters don't apply."""
-    files: tuple[str, ...] = ()
-    """Exported files, in place of the archive."""
     to: str | None = None
     """Another destination than that of each message."""
     new_ids: bool = False
@@ -53,7 +53,6 @@ class Replay:
         own = {
             **{name: time.isoformat() for name in ("since", "until") if (time := getattr(self, name))},
             **{name: value for name in ("to", "new_ids", "limit") if (value := getattr(self, name))},
-            "files": [shown(url) for url in self.files],
             "named": len(self.ids),
         }
         chosen = {} if self.ids else self.filter.facts
@@ -67,23 +66,23 @@ class Replay:
         ages = {name: facts[name] + seconds for name in ("older_than", "newer_than") if name in facts}
         exact = {name: facts[name] for name in ("destination", "event_type", "key", "code") if name in facts}
         wanted = Filter(states=tuple(facts["states"]), **exact, **ages)
-        return cls(wanted, since, until, files=tuple(facts.get("files", ())), **own)
+        return cls(wanted, since, until, **own)
 
 
 class Replayer(Operator):
-    """A person who replays messages. Raises `ReplayRefused`, or what the files raise, before anything is written."""
+    """A person who replays messages. Raises `ReplayRefused` before anything is written."""
 
     def __init__(self, database: Database, who: str, why: str | None, wanted: Replay, entry: int | None = None) -> None:
         """`entry`: go on with this replay of the audit, in place of `wanted`."""
         super().__init__(database, who, why)
-        self._entry, self._after, self._passed = entry, Place(), 0
+        self._entry, self._after, self._passed = entry, FIRST, 0
         self._began = now = self._now()
         if entry is not None:
             wanted = self._resumed(entry, now)
         # Without a bound it could meet its own copies in the archive.
         self.wanted = wanted = replace(wanted, until=min(wanted.until or now, now))
         self._check_destination(wanted.to)
-        self._source = self._opened(Span(wanted.since or EVER, wanted.until or now))
+        self._named = self._of_ids(wanted.ids) if wanted.ids else None
 
     def _resumed(self, entry: int, now: datetime) -> Replay:
         found = self._database.ask("audit/entry.sql", entry=entry)
@@ -91,25 +90,47 @@ class Replayer(Operator):
             raise ReplayRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
         facts, self._began = found[0].facts, found[0].at
         if place := facts.get("place"):
-            self._passed, self._after = place["passed"], Place(place["part"], place["seq"], place["id"])
+            self._passed, self._after = place["passed"], place["seq"]
         return Replay.resumed(facts, (now - found[0].at).total_seconds())
 
-    def _opened(self, span: Span) -> Source:
-        wanted = self.wanted
-        if wanted.files:
-            return replay_files.read(wanted.files, wanted.filter, span)
-        if not wanted.ids:
-            return Days(self._database, wanted.filter, span)
-        source = Named(self._database, wanted.ids)
-        if source.missing:
-            some = ", ".join(map(str, source.missing[:3]))
-            raise ReplayRefused(reason=f"{len(source.missing)} of the messages are not in the archive: {some}")
-        return source
+    def _of_ids(self, ids: tuple[UUID, ...]) -> list[Any]:
+        """The last message of the archive with each of these ids."""
+        found = {row.id: row for row in self._database.ask("find/named.sql", ids=list(ids))}
+        if missing := sorted(set(ids) - found.keys()):
+            some = ", ".join(map(str, missing[:3]))
+            raise ReplayRefused(reason=f"{len(missing)} of the messages are not in the archive: {some}")
+        return sorted(found.values(), key=lambda row: row.seq)
+
+    def _chosen(self) -> Iterator[Any]:
+        """The messages that are left to be replayed, in their order."""
+        if self._named is not None:
+            yield from self._named
+            return
+        wanted, last = self.wanted, self._after
+        span = {"since": wanted.since or EVER, "to": wanted.until}
+        while last is not None:
+            asked = {**wanted.filter.parameters, **span, "newer": True, "look": LOOK, "last": last}
+            *rows, end = self._database.ask("find/archived.sql", **asked)
+            yield from rows
+            last = end.end_seq
+
+    def _lots(self, most: int) -> Iterator[list[int]]:
+        """Their numbers, in lots whose payloads fit into memory."""
+        lot: list[int] = []
+        size = 0
+        for row in self._chosen():
+            if lot and (len(lot) == most or size + row.size > LOT):
+                yield lot
+                lot, size = [], 0
+            lot.append(row.seq)
+            size += row.size
+        if lot:
+            yield lot
 
     def planned(self) -> Plan:
         """Counts what would be replayed, at most up to the limit."""
         plan = Plan(self._began)
-        for row in self._source.kinds(self._after):
+        for row in self._chosen():
             self._check_destination(self.wanted.to or row.destination, takes_tasks=row.task)
             plan.add(row)
         return plan
@@ -147,7 +168,7 @@ class Replayer(Operator):
         copier = Copier(self.wanted.to, self.wanted.new_ids, self._entry, self._began)
         size = BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
         began, asked, left = time.monotonic(), 0, self.left
-        for place, lot in self._source.lots(self._after, size):
+        for lot in self._lots(size):
             lot = lot if left is None else lot[: left - asked]
             if not lot:
                 break
@@ -157,14 +178,16 @@ class Replayer(Operator):
                 break
             asked += len(lot)
             before = done.count
-            self._write([copier.copy(original) for original in lot], place, asked, done)
+            self._write(copier, lot, self._passed + asked, done)
             progress(done.count - before)
         if not done.stopped:  # else it may go on
             self._close_entry(done.entry)
         return done
 
-    def _write(self, copies: list[dict[str, Any]], place: Place, asked: int, done: Done) -> None:
-        reached = {"place": {**place._asdict(), "passed": self._passed + asked}}
+    def _write(self, copier: Copier, lot: list[int], passed: int, done: Done) -> None:
+        originals = self._database.ask("find/originals.sql", seqs=lot)
+        copies = [copier.copy(original) for original in originals]
+        reached = {"place": {"seq": lot[-1], "passed": passed}}
         parameters = {"row": json.dumps(copies), "place": json.dumps(reached), "entry": done.entry, **self._person}
         with self._database.transaction() as run:
             run("act/replay_alone.sql")
@@ -172,4 +195,5 @@ class Replayer(Operator):
         if written:
             wake(self._settings)
         done.count += len(written)
-        done.not_changed += [UUID(copy["of"]) for copy in copies if copy["id"] not in written]
+        pairs = zip(originals, copies, strict=True)
+        done.not_changed += [original.id for original, copy in pairs if copy["id"] not in written]

@@ -1,8 +1,7 @@
-"""What a replay makes of one message: its copy."""
+"""What a replay changes of a message: the rest of its copy is the same."""
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import replace
 from datetime import datetime
@@ -10,15 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from outbox_tasks.model import EVENT_ID, TASK_HEADER, sibling
-from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, Row
 from outbox_tasks.operating.messages.find import event_of
 from outbox_tasks.wire.celery_message import TaskMessage
 from outbox_tasks.wire.cloudevents import UNEXPRESSED
 
 REPLAYED, REPLAYED_ID = "replayed", "replayed-id"
 """Headers of a copy: when its replay began, and the id of the message that it copies."""
-
-SAME = ("event_type", "aggregate_type", "aggregate_id", "key", "content_type")
 
 
 class Copier:
@@ -29,29 +25,21 @@ class Copier:
         self._new = f"replay {entry}" if new_ids else None
         self._began = began.isoformat(timespec="seconds")
 
-    def copy(self, original: Row) -> dict[str, Any]:
-        """A row of act/replay.sql. The same original always has the same copy."""
-        old = dict(zip(COLUMNS, original, strict=True))
-        id, destination = UUID(old["id"]), self._to or old["destination"]
-        copied = {name: old[name] for name in SAME}
-        headers = json.loads(old["headers"])
+    def copy(self, original: Any) -> dict[str, Any]:
+        """A row of act/replay.sql, of one of find/originals.sql. The same original always has the same copy."""
+        id, destination, aggregate_id = original.id, self._to or original.destination, original.aggregate_id
+        headers = json.loads(original.headers)
         if isinstance(headers, dict):  # else the relay says what is wrong with it
-            id = self._identified(id, destination, old["destination"], headers)
-            mark = {REPLAYED: self._began, REPLAYED_ID: headers.get(REPLAYED_ID, old["id"])}
+            id = self._identified(id, destination, original.destination, headers)
+            mark = {REPLAYED: self._began, REPLAYED_ID: headers.get(REPLAYED_ID, str(original.id))}
             headers |= mark
-            if isinstance(envelope := headers.get(TASK_HEADER), str):
-                task = self._task(envelope, mark, str(id))
-                headers[TASK_HEADER] = task.dumps() if task else envelope
-                copied["aggregate_id"] = task.properties.get("correlation_id") if task else old["aggregate_id"]
+            if isinstance(envelope := headers.get(TASK_HEADER), str) and (task := self._task(envelope, mark, str(id))):
+                headers[TASK_HEADER] = task.dumps()
+                aggregate_id = task.properties.get("correlation_id")
         return {
-            **copied,
-            "id": str(id),
-            "of": old["id"],
-            "destination": destination,
+            "original": original.seq, "id": str(id), "destination": destination, "aggregate_id": aggregate_id,
             "headers": headers,
-            "data": base64.b64encode(old["payload"]).decode(),
-            "created_at": (EPOCH + old["created_at"] * MICROSECOND).isoformat(),
-        }
+        }  # fmt: skip
 
     def _identified(self, id: UUID, destination: str, former: str, headers: dict[str, Any]) -> UUID:
         """The id of the copy. To another destination, it is the one that the event would have had there."""

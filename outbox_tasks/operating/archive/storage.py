@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -21,35 +20,24 @@ MANIFEST = "_manifest.json"
 
 
 @contextmanager
-def explained(url: str, trouble: Callable[..., OutboxError]) -> Iterator[None]:
-    """What a client raises becomes `trouble(place=…, reason=…)` or `ArchiveFilesNotInstalled`, without the login."""
-    place = shown(url)
+def opened(url: str, day: date) -> Iterator[DayStorage]:
+    """The directory of a day below `url`. What a client raises becomes `ArchiveExportFailed` or
+    `ArchiveFilesNotInstalled`, without the login."""
+    place = without_login(url)
     try:
-        yield
+        from fsspec.core import url_to_fs
+
+        # Not a cached instance: its clients do not survive a fork, and it caches listings.
+        fs, root = url_to_fs(url, skip_instance_cache=True)
+        yield DayStorage(fs, root, place, day)
     except OutboxError:
         raise
     except ImportError as error:
         scheme, missing = url.partition("://")[0], error.name or error
         raise ArchiveFilesNotInstalled(place=place, scheme=scheme, missing=missing) from error
-    except Exception as error:  # a client may raise anything, and so may a damaged file
-        reason = without_secrets(f"{type(error).__name__}: {error}", url, most=SHOWN)
-        raise trouble(place=place, reason=reason.rstrip(".")) from error
-
-
-def shown(url: str) -> str:
-    """The URL, without a login."""
-    return without_login(url) if "://" in url else url
-
-
-@contextmanager
-def opened(url: str, day: date) -> Iterator[DayStorage]:
-    """The directory of a day below `url`. Raises `ArchiveExportFailed` or `ArchiveFilesNotInstalled`."""
-    with explained(url, partial(ArchiveExportFailed, day=day)):
-        from fsspec.core import url_to_fs
-
-        # Not a cached instance: its clients do not survive a fork, and it caches listings.
-        fs, root = url_to_fs(url, skip_instance_cache=True)
-        yield DayStorage(fs, root, shown(url), day)
+    except Exception as error:  # a client may raise anything
+        reason = without_secrets(f"{type(error).__name__}: {error}", url, most=SHOWN).rstrip(".")
+        raise ArchiveExportFailed(place=place, reason=reason, day=day) from error
 
 
 class DayStorage:

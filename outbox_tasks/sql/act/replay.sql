@@ -1,14 +1,12 @@
 -- Writes copies of archived messages, due now, behind fresh messages, in the order of the rows. A copy whose id is that of
 -- a message at work is not written. Call it after replay_alone.sql, in the same transaction.
 --
--- row: JSON rows of a message, with `data`, the payload in base64, and `of`, the id of the message that it copies.
+-- row: JSON rows of what a copy has of its own (id, destination, aggregate_id, headers), and the number of its original.
 -- person, reason; entry (of the audit, which counts them, and keeps `place`, a fact: how far the replay got). Returns ids.
 WITH asked AS MATERIALIZED (
   SELECT * FROM ROWS FROM (json_to_recordset(:row::json) AS (
-           id uuid, "of" uuid, event_type text, aggregate_type text, aggregate_id text, destination text, key text,
-           content_type text, data text, headers jsonb, created_at timestamptz))
-         WITH ORDINALITY AS r(id, "of", event_type, aggregate_type, aggregate_id, destination, key, content_type, data,
-                              headers, created_at, place)
+           original bigint, id uuid, destination text, aggregate_id text, headers jsonb))
+         WITH ORDINALITY AS r(original, id, destination, aggregate_id, headers, place)
 ), fresh AS MATERIALIZED (
   SELECT * FROM (SELECT DISTINCT ON (id) * FROM asked ORDER BY id, place) AS r
   WHERE NOT EXISTS (
@@ -17,9 +15,10 @@ WITH asked AS MATERIALIZED (
                                       WHERE j.seqs @> m.seq AND j.first <= m.seq AND j.first >= (m.seq >> 16) << 16))
   ORDER BY place
 ), copy AS MATERIALIZED (
-  SELECT CASE WHEN key IS NULL THEN :schema.outbox_number() ELSE :schema.outbox_ordered(destination, key) END AS seq,
-         fresh.*, decode(data, 'base64') AS payload, clock.now
-  FROM fresh CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
+  SELECT CASE WHEN m.key IS NULL THEN :schema.outbox_number() ELSE :schema.outbox_ordered(fresh.destination, m.key) END AS seq,
+         fresh.*, m.id AS "of", m.event_type, m.aggregate_type, m.key, m.content_type, m.created_at, m.payload, clock.now
+  FROM fresh CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = fresh.original LIMIT 1) AS m
+  CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
 ), said AS (
   INSERT INTO :schema.outbox_messages (seq, id, created_at, deliver_at, priority, event_type, destination, key,
                                        aggregate_type, aggregate_id, content_type, headers, payload)

@@ -14,7 +14,7 @@
   WHERE k.ended IS NOT NULL AND k.finished_at >= :since::timestamptz AND k.finished_at <= :to::timestamptz AND
     \ir parts/wanted.sql
 )
-SELECT seq, id, destination, event_type, state, size, task, NULL::bigint AS end_seq FROM found
+SELECT seq, id, destination, event_type, state, size, task, 1 AS count, NULL::bigint AS end_seq FROM found
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, max(seq) FILTER (WHERE place = :look::integer) FROM seen
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, max(seq) FILTER (WHERE place = :look::integer) FROM seen
 ORDER BY seq
