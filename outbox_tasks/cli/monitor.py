@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
 from outbox_tasks.cli.shared.output import say
@@ -19,9 +21,5 @@ def monitor(host: str | None, port: int | None) -> None:
     settings = settings.replace(**{name: value for name, value in chosen.items() if value is not None})
     serving = Monitor(settings, standalone(settings))
     say(f"The monitor answers at {serving.url}/livez, /readyz and /metrics.")
-    try:
-        serving.run()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        serving.stop()
+    with serving, suppress(KeyboardInterrupt):
+        serving.serve_forever()

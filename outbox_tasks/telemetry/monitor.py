@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from celery import Celery, bootsteps, signals
 
@@ -61,58 +61,50 @@ class MonitorStep(bootsteps.StartStopStep):
         return monitor
 
 
-class Monitor:
+class Monitor(ThreadingMixIn, WSGIServer):
     """Takes its port at once, and answers once it is started. Raises `MonitorPortTaken`."""
+
+    daemon_threads = True
 
     def __init__(self, settings: Settings, pages: Pages) -> None:
         host, port = settings.monitor_host, settings.monitor_port or 0
-        server = _IPv6Server if ":" in host else _Server
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._pid, self._thread = os.getpid(), threading.Thread(target=self.serve_forever, daemon=True)
         try:
-            self._server = make_server(host, port, _routed(pages), server, _QuietRequest)
+            super().__init__((host, port), _QuietRequest)
         except OSError as error:
             raise MonitorPortTaken(host=host, port=port, reason=error.strerror or error) from error
-        self._pid = os.getpid()
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        host, port = self._server.server_address[:2]
-        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
-
-    def start(self, *_: Any) -> None:
-        """Answer in a thread."""
-        threading.Thread(target=self.run, name="outbox-monitor", daemon=True).start()
-        log.info("the monitor answers at %s", self.url)
-
-    def run(self) -> None:
-        """Answer in this thread until it is interrupted or `stop` is called."""
-        self._server.serve_forever()
-
-    def stop(self, *_: Any) -> None:
-        """Free the port."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def close_inherited(self, **_: Any) -> None:
-        """In a process of the pool: close the port, which its parent uses."""
-        if os.getpid() != self._pid:
-            self._server.socket.close()
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+        self.set_app(_routed(pages))
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's would ask the DNS for our name, which may take long
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
+    @property
+    def url(self) -> str:
+        """Its address."""
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}"
+
+    def start(self, *_: Any) -> None:
+        """Answer in a thread. (`serve_forever` answers in this one.)"""
+        self._thread.start()
+        log.info("the monitor answers at %s", self.url)
+
+    def stop(self, *_: Any) -> None:
+        """Free the port."""
+        if self._thread.is_alive():
+            self.shutdown()
+        self.server_close()
+
+    def close_inherited(self, **_: Any) -> None:
+        """In a process of the pool: close the port, which its parent uses."""
+        if os.getpid() != self._pid:
+            self.socket.close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request to the monitor failed: %s", sys.exception())
-
-
-class _IPv6Server(_Server):
-    address_family = socket.AF_INET6
 
 
 class _QuietRequest(WSGIRequestHandler):
