@@ -42,6 +42,8 @@ def test_a_message_that_is_stale(site: Settings, rows: Rows, key: str | None) ->
     stale = found(site, "stale")["stale"]
     assert (stale.severity, stale.which) == (Severity.ERROR, "orders")
     assert stale.fact == "orders: the oldest message has been due for 7 min."
+    rows.insert(1, key="other", status="dead", dead_at=seconds_from_now(-60))
+    assert roots(site) == {"stale": "orders", "dead_letters": "orders"}  # a dead letter is no excuse
 
 
 def test_messages_for_a_destination_that_is_not_configured_here(site: Settings, rows: Rows) -> None:
@@ -68,7 +70,7 @@ def test_dead_letters_and_the_keys_that_they_hold_up(site: Settings, rows: Rows)
     assert found(skipping, "keys_blocked") == {}
 
 
-@pytest.mark.parametrize("root", ["paused", "breaker_open", "destination_unknown", "dead_letters"])
+@pytest.mark.parametrize("root", ["paused", "breaker_open", "destination_unknown"])
 def test_what_waits_for_a_known_reason_is_no_problem_of_its_own(
     site: Settings, store: Store, rows: Rows, root: str
 ) -> None:
@@ -77,8 +79,6 @@ def test_what_waits_for_a_known_reason_is_no_problem_of_its_own(
         pauses.pause(store, "orders", "jo", "moving house")
     elif root == "breaker_open":
         trip(store)
-    elif root == "dead_letters":
-        rows.insert(1, status="dead", dead_at=seconds_from_now(-60))
     [problem] = examine(site).problems
     assert problem.code == root
     if root in ("paused", "breaker_open"):

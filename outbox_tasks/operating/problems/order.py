@@ -54,12 +54,14 @@ FOLLOWS_THERE: dict[str, set[str]] = {
     "destination_waits": {"stale"},
     "limited": {"stale"},
     "destination_unknown": {"stale"},
-    "dead_letters": {"keys_blocked", "stale"},
-    "keys_blocked": {"stale"},
+    "dead_letters": {"keys_blocked"},
     "feed_away": {"feed_fails", "feed_late"},
     "feed_fails": {"feed_late"},
 }
 """The same, where both are about one destination or feed."""
+
+ON_PURPOSE = {"paused", "limited"}
+"""What people have wanted is not worse for what follows from it."""
 
 RANK = {severity: place for place, severity in enumerate(Severity)}
 
@@ -72,8 +74,8 @@ def explains(root: Problem, other: Problem) -> bool:
 
 
 def folded(problems: Iterable[Problem]) -> list[Problem]:
-    """The root causes, each with all that follows from it. The worst are first; equally bad ones stay in their order,
-    in which what is nearer to the ground comes first."""
+    """The root causes, each with all that follows from it, and as bad as the worst of that. The worst are first;
+    equally bad ones stay in their order, in which what is nearer to the ground comes first."""
     found = list(problems)
     under: dict[int, list[Problem]] = {id(problem): [] for problem in found}
     roots = []
@@ -83,8 +85,13 @@ def folded(problems: Iterable[Problem]) -> list[Problem]:
             roots.append(problem)
         else:
             under[id(root)].append(problem)
-    whole = [replace(root, follows=tuple(under[id(root)])) for root in roots]
-    return sorted(whole, key=lambda root: RANK[root.severity])
+    return sorted((_with(under[id(root)], root) for root in roots), key=lambda root: RANK[root.severity])
+
+
+def _with(follows: list[Problem], root: Problem) -> Problem:
+    judged = [root] if root.code in ON_PURPOSE else [root, *follows]
+    worst = min((problem.severity for problem in judged), key=RANK.__getitem__)
+    return replace(root, severity=worst, follows=tuple(follows))
 
 
 def _root(problem: Problem, among: list[Problem]) -> Problem:

@@ -1,0 +1,156 @@
+"""Which problem comes from which; what the doctor makes of a URL and of a server's words; and that its page says all
+that it may say."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbox_tasks.operating.problems import CODES, Problem, Severity, broker
+from outbox_tasks.operating.problems.addresses import Address, addresses
+from outbox_tasks.operating.problems.order import FOLLOWS, FOLLOWS_THERE, RANK, folded
+from outbox_tasks.operating.problems.problem import PROBLEMS_OF_A_CODE, first_ones, warning
+from outbox_tasks.settings.destination import Destination
+
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_every_problem_is_on_its_page(code: str) -> None:
+    assert f"| `{code}` |" in PAGE.read_text(encoding="utf-8")
+
+
+def test_every_problem_on_the_page_exists() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)) == CODES
+
+
+FOLLOWING = {code: FOLLOWS.get(code, set()) | FOLLOWS_THERE.get(code, set()) for code in {*FOLLOWS, *FOLLOWS_THERE}}
+
+
+def consequences(code: str) -> set[str]:
+    """The codes of all that may follow from a problem, on any way."""
+    found: set[str] = set()
+    wanted = {code}
+    while wanted := {after for each in wanted for after in FOLLOWING.get(each, ())} - found:
+        found |= wanted
+    return found
+
+
+def test_no_problem_explains_itself_on_any_way() -> None:
+    assert [code for code in FOLLOWING if code in consequences(code)] == []
+
+
+def test_every_root_and_every_consequence_is_a_problem() -> None:
+    assert {*FOLLOWING, *(code for codes in FOLLOWING.values() for code in codes)} <= CODES
+
+
+problems = st.lists(
+    st.builds(
+        Problem, st.sampled_from(sorted(CODES)), st.sampled_from(Severity), st.just("a"), st.just("b"), st.just("c"),
+        st.sampled_from(["", "orders", "mails"]),
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+@given(problems)
+def test_each_problem_is_shown_once_the_worst_first_and_below_what_it_may_follow_from(found: list[Problem]) -> None:
+    roots = folded(found)
+    shown = [problem for root in roots for problem in (root, *root.follows)]
+    assert Counter(problem.name for problem in shown) == Counter(problem.name for problem in found)
+    assert [RANK[root.severity] for root in roots] == sorted(RANK[root.severity] for root in roots)
+    for root in roots:
+        assert {problem.code for problem in root.follows} <= consequences(root.code)
+
+
+def test_what_follows_is_below_the_deepest_root_and_only_there() -> None:
+    def problem(code: str, which: str = "") -> Problem:
+        return Problem(code, Severity.ERROR, "", "", "", which)
+
+    [paused, dead] = folded(
+        [problem("stale", "orders"), problem("keys_blocked", "mails"), problem("paused", "orders"),
+         problem("dead_letters", "mails"), problem("breaker_open", "orders")]
+    )  # fmt: skip
+    assert (paused.code, [each.code for each in paused.follows]) == ("paused", ["stale", "breaker_open"])
+    assert (dead.code, [each.code for each in dead.follows]) == ("dead_letters", ["keys_blocked"])
+    [away] = folded([problem("no_claims"), problem("broker_away"), problem("no_workers")])
+    assert {each.code for each in away.follows} == {"no_claims", "no_workers"}
+
+
+def test_a_root_is_as_bad_as_what_follows_from_it_unless_people_wanted_it() -> None:
+    stale = Problem("stale", Severity.ERROR, "", "", "", "orders")
+    [held] = folded([Problem("writer_open", Severity.WARNING, "", "", ""), stale])
+    assert (held.code, held.severity) == ("writer_open", Severity.ERROR)
+    [paused] = folded([Problem("paused", Severity.NOTE, "", "", "", "orders"), stale])
+    assert (paused.code, paused.severity) == ("paused", Severity.NOTE)
+
+
+@pytest.mark.parametrize(("many", "shown"), [(3, 3), (PROBLEMS_OF_A_CODE + 1, 11), (1000, 11)])
+def test_of_many_problems_of_a_code_the_first_are_named_and_the_rest_counted(many: int, shown: int) -> None:
+    bounded = first_ones(
+        [warning("stale", f"fact {n}", "cause", "do", which=f"d{n}") for n in range(many)], "destination"
+    )
+    assert len(bounded) == shown
+    if many == 1000:
+        assert (bounded[-1].fact, bounded[-1].how_many) == ("The same holds for 990 more destinations.", 990)
+
+
+@pytest.mark.parametrize("version", ["6.0.16", "5.0.7"])
+def test_a_redis_that_is_too_old(version: str) -> None:
+    """None of these is to be had any more: what it would say is looked at."""
+    assert [problem.code for problem in broker.old({"redis_version": version})] == ["redis_old"]
+
+
+@pytest.mark.parametrize("said", [{"redis_version": "6.2.0"}, {"redis_version": "7.2.4", "valkey_version": "8.0.1"}])
+def test_a_redis_that_is_new_enough(said: dict[str, Any]) -> None:
+    assert list(broker.old(said)) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis+stream://:secret@host/1/orders", [Address("host", 6379)]),
+        ("rediss://host:7000/0/q?ssl_cert_reqs=none", [Address("host", 7000, tls=True, verified=False)]),
+        ("celery://?broker=valkeys://h/0", [Address("h", 6379, tls=True)]),
+        ("amqps://user:p%40ss@[::1]/vhost?queue=q", [Address("::1", 5671, tls=True)]),
+        ("kafka://u:p@a:1,b/topic?tls=true&ca=/ca.pem",
+         [Address("a", 1, True, "/ca.pem"), Address("b", 9092, True, "/ca.pem")]),
+        ("https://partner.example.org/events?a=b", [Address("partner.example.org", 443, tls=True, public=True)]),
+        ("http://localhost/x", [Address("localhost", 80, public=True)]),
+        ("http://localhost/x?outbox_private=allow", [Address("localhost", 80)]),
+        ("nats://t@a,b:4223/s?tls=true", [Address("a", 4222), Address("b", 4223)]),
+        ("mqtts://broker/x", [Address("broker", 8883, tls=True)]),
+        ("sqs://key:se%2Fcret@eu-west-1/queue", [Address("sqs.eu-west-1.amazonaws.com", 443, tls=True)]),
+        ("sns://cn-north-1/1/t", [Address("sns.cn-north-1.amazonaws.com.cn", 443, tls=True)]),
+        ("sqs://eu-west-1/queue?endpoint=http://localhost:4566", [Address("localhost", 4566)]),
+        ("pubsub://example.com:shop/orders", [Address("pubsub.googleapis.com", 443, tls=True)]),
+        (
+            "pubsub://shop/orders?endpoint=eu-pubsub.googleapis.com:8443",
+            [Address("eu-pubsub.googleapis.com", 8443, tls=True)],
+        ),
+        ("pubsub://shop/orders?emulator=localhost:8085", [Address("localhost", 8085)]),
+        (
+            "azureservicebus://send:se%2Fcret@shop.servicebus.windows.net/orders",
+            [Address("shop.servicebus.windows.net", 5671, tls=True)],
+        ),
+        (
+            "azureservicebus://send:se%2Fcret@localhost/orders?development_emulator=true",
+            [Address("localhost", 5672)],
+        ),
+        ("azurestoragequeues://k/e+y==@https://acc.queue.core.windows.net?queue=q",
+         [Address("acc.queue.core.windows.net", 443, tls=True)]),
+        ("celery://?broker=redis://shop:6380/2", [Address("shop", 6380)]),
+        ("celery://", [Address("a", 5672), Address("b", 5672)]),
+        ("own://", []),
+        ("own://somewhere", []),
+        ("own://somewhere:99/x", [Address("somewhere", 99)]),
+    ],
+)  # fmt: skip
+def test_where_a_url_leads(url: str, expected: list[Address]) -> None:
+    assert addresses(Destination(url=url), "amqp://a//;amqp://b//") == expected
