@@ -13,8 +13,8 @@ from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.operating.health import examine
 from outbox_tasks.operating.heartbeats import Heartbeat, Heartbeats
+from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.counters import EVERY
 from tests.acceptance.conftest import cluster
@@ -60,7 +60,7 @@ def test_each_worker_of_the_relay_writes_its_heartbeat(celery_setup: CeleryTestS
 
 
 def test_an_idle_relay_is_healthy(celery_setup: CeleryTestSetup, relay: Relay, store: Store) -> None:
-    eventually(lambda: not examine(relay.settings))
+    eventually(lambda: not examine(relay.settings).problems)
     before = Heartbeats.read(store)
     for kind in ("claim", "beat"):
         eventually(lambda kind=kind: seen_at(store, kind) > seen_at(before, kind))

@@ -153,7 +153,7 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
         store = undone.enter_context(closing(Store.connect(before)))
         assert store.note_lost_commits() is None
         assert store.note_lost_commits() is None
-        assert [finding.code for finding in examine(before, only=["timeline_changed"]).everything] == []
+        assert examine(before, only=["timeline_changed"]).problems == []
         trace = Trace(database.engine, database.schema)
         trace.install()
         ids = database.rows.insert(3)
@@ -175,7 +175,7 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
         assert (str(waits.id), waits.last_error_code) == (later[0], None)
         found = Trace(other, database.schema).check()
         assert not found.wrong, str(found)
-        [said] = examine(after, only=["timeline_changed"]).everything
+        [said] = examine(after, only=["timeline_changed"]).problems
         assert "00000002" in said.fact
 
 
