@@ -68,6 +68,8 @@ ROUTES = [
     Route("GET", "/destinations/{name}", LOOK, destinations.destination),
     Route("POST", "/destinations/{name}/pause", ACT, destinations.pause),
     Route("POST", "/destinations/{name}/resume", ACT, destinations.resume),
+    Route("POST", "/destinations/{name}/limit", ACT, destinations.limit),
+    Route("POST", "/destinations/{name}/clear-limits", ACT, destinations.clear_limits),
     Route("GET", "/errors", LOOK, errors.errors, "Errors"),
     Route("GET", "/errors/{group}", LOOK, errors.group),
     Route("GET", "/acts/new", ACT, act.new),

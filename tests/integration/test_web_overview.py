@@ -202,8 +202,8 @@ class TestDestination:
         html, text = browser.read("/destinations/orders"), browser.text("/destinations/orders")
         assert "geheim" not in html
         assert "secretpath" not in html
-        assert "url https://bob:***@hooks.example.com/… its own" in text
-        assert "send_timeout 5 its own" in text
+        assert "url https://bob:***@hooks.example.com/… its own setting" in text
+        assert "send_timeout 5 its own setting" in text
         assert "backoff_cap 77 the general setting" in text
         assert "max_attempts 20 the default" in text
         assert "Sends at once 1 of 3" in text
@@ -230,6 +230,24 @@ class TestDestination:
             EVIL,
         )
         assert (second["action"], second["why"]) == ("resume", "done")
+
+    def test_a_limit_takes_a_reason_and_an_end_and_says_whose_it_is(self, visit: Visit, store: Store) -> None:
+        browser = visit()
+        assert "rate_limit none the default" in browser.text("/destinations/orders")
+        for wrong in ({"rate_limit": "0"}, {"rate_limit": "fast"}, {"rate_limit": "2", "for": "soon"}, {}):
+            assert browser.post("/destinations/orders/limit", why="x", **wrong).status_code == 400
+        assert browser.post("/destinations/orders/limit", rate_limit="2").status_code == 400
+        assert "Clear the limits" not in browser.text("/destinations/orders")
+        given = {"rate_limit": "2", "singles": "all", "for": "2h"}
+        assert browser.post("/destinations/orders/limit", why="black <b>friday", **given).status_code == 303
+        text = browser.text("/destinations/orders")
+        assert re.search(r"rate_limit 2 a second by anna until 2\S+ \S+ UTC: black <b>friday", text)
+        assert "orders: rate_limit 2 a second, by anna until 2" in text
+        for reader in (visit(Role.LOOK), visit(read_only=True)):
+            assert reader.post("/destinations/orders/limit", why="x", rate_limit="9").status_code == 403
+        assert browser.post("/destinations/orders/clear-limits", why="over").status_code == 303
+        assert "rate_limit none the default" in browser.text("/destinations/orders")
+        assert [act["action"] for act in Lookup(store).acts(5)] == ["clear limits", "limit"]
 
     def test_what_helps_is_open_where_there_is_trouble(self, visit: Visit, store: Store, rows: Rows) -> None:
         browser = visit()

@@ -8,8 +8,10 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating import overview as counted
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating.limits import InForce
+from outbox_tasks.operating.messages.filters import seconds_of
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter, Lookup
 from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.settings import Settings
@@ -27,8 +29,11 @@ MINUTE, MINUTES = 60, 60
 SENDS, LATEST = 20, 5
 """Sends that run now, and dead letters and keys, of which the page shows some."""
 
-INHERITED = ("singles", "send_timeout")
-"""Settings of a destination that are the general ones if it has none of its own."""
+INHERITED = ("send_timeout",)
+"""Settings of a destination that are the general ones if it has none of its own; `singles` is one, too."""
+
+COMMANDS = (("pause",), ("resume",), ("limit", "--rate", "20", "--for", "2h"))
+"""The commands that do the same as the forms."""
 
 GENERAL = ("backoff_base", "backoff_cap", "breaker_failures", "breaker_pause", "stale_after")
 """Settings that are the same for all destinations."""
@@ -54,8 +59,9 @@ def destination(visit: Visit) -> Response:
         state=state,
         problems=overview.of_destination(found, name),
         may_resume=not one.in_service or one.breaker["failures"],
-        commands={act: shell_line(act, "--why", "…", *dashes, name) for act in ("pause", "resume")},
-        details=visit.look(f"destination {name}", lambda: _details(visit, name, one)),
+        commands={act: shell_line(act, *options, "--why", "…", *dashes, name) for act, *options in COMMANDS},
+        details=(details := visit.look(f"destination {name}", lambda: _details(visit, name, one))),
+        limited=any(each.change for each in details["limits"]),
         states=[*counted.STATES, *ARCHIVED],
         course=course,
         drawn_now=charts.large(name, now),
@@ -63,7 +69,7 @@ def destination(visit: Visit) -> Response:
         drawn=charts.large(name, course),
         highest=charts.highest(course),
         hours=charts.by_hour(course),
-        applied=list(applied(visit.settings, name)) if one.configured else [],
+        applied=list(applied(visit.settings, name, details["limits"])) if one.configured else [],
         routes=[pattern for pattern, route in visit.settings.routes.items() if name in route.to],
     )
 
@@ -75,7 +81,8 @@ def _details(visit: Visit, name: str, one: DestinationStatus) -> dict[str, Any]:
     dead = Lookup(visit.store).find(wanted, LATEST).messages if one.states[DEAD] else []
     keys = counted.blocked_keys(visit.store, LATEST, name) if one.held_up else []
     most = visit.store.traffic.slots(name) if one.configured else None
-    return {"sends": sends, "most": most, "dead": dead, "keys": keys}
+    found = limits.in_force(visit.store, name) if one.configured else []
+    return {"sends": sends, "most": most, "dead": dead, "keys": keys, "limits": found}
 
 
 def pause(visit: Visit) -> Response:
@@ -92,27 +99,45 @@ def resume(visit: Visit) -> Response:
     return _back(visit, name)
 
 
+def limit(visit: Visit) -> Response:
+    """Limit the destination, in the place of its settings."""
+    name, ends = _configured(visit), visit.said("for")
+    wanted = {setting: value for setting in limits.STEERED if (value := visit.said(setting)) is not None}
+    seconds = seconds_of(ends) if ends else None
+    limits.limit(visit.store, name, wanted, visit.person.name, visit.why(), seconds)
+    return _back(visit, name)
+
+
+def clear_limits(visit: Visit) -> Response:
+    """Let its settings count again."""
+    name = _configured(visit)
+    limits.clear(visit.store, name, visit.person.name, visit.why())
+    return _back(visit, name)
+
+
 def _configured(visit: Visit) -> str:
     name = visit.arguments["name"]
     if name not in visit.settings.destinations:
-        raise HTTPException(409, f"{name!r} is not configured here, so it can't be paused or resumed.")
+        raise HTTPException(409, f"{name!r} is not configured here, so nothing is sent to it.")
     return name
 
 
 def _back(visit: Visit, name: str) -> Response:
     visit.looks.forget(overview.STATUS)
+    visit.looks.forget(f"destination {name}")
     return visit.go(f"/destinations/{name}")
 
 
-def applied(settings: Settings, name: str) -> Iterator[tuple[str, str, str]]:
-    """The settings that apply to a destination, without secrets: name, value and whence."""
+def applied(settings: Settings, name: str, counts: list[InForce]) -> Iterator[tuple[str, str, str]]:
+    """The settings that apply to a destination, without secrets: name, value and whence. `counts`: its limits."""
     own = settings.destinations[name]
-    for field in (field for field in Destination.model_fields if field != "name"):
+    yield from ((each.setting, each.shown, each.whence) for each in counts)
+    for field in (field for field in Destination.model_fields if field not in ("name", *limits.STEERED)):
         value = getattr(own, field)
         if value is None and field in INHERITED:
             yield field, _plain(getattr(settings, field)), "the general setting"
         else:
-            yield field, _shown(own, field), "its own" if field in own.model_fields_set else "the default"
+            yield field, _shown(own, field), "its own setting" if field in own.model_fields_set else "the default"
     for field in GENERAL:
         yield field, _plain(getattr(settings, field)), "the general setting"
 
