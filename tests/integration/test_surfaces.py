@@ -11,13 +11,17 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 from sqlalchemy import update
 
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.problems import Problem, examine
+from outbox_tasks.operating.problems import Connections, Problem, Severity, examine
 from outbox_tasks.relay.store import Store
+from outbox_tasks.telemetry.alerts import compared
+from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.web import Page, Person, Role
 from tests.conftest import Rows, seconds_from_now
+from tests.exposed import samples
 from tests.integration.conftest import Command
 from tests.integration.doctoring import at_work, tally
 
@@ -87,6 +91,11 @@ def test_the_root_cause_stands_first_everywhere(
     ):
         shown = [html.unescape(client.get(path).text) for path in ("/", f"/destinations/{root.which}")]
     assert all(same(root, text) for text in shown)
+    told = compared(store, examine(store.settings))
+    assert [row.code for row in told if same(root, row.fact)] == ([code] if root.severity != Severity.NOTE else [])
+    with closing(Connections(store.settings)) as connections:
+        exposed = samples(generate_latest(database_registry(connections)))["outbox_problem"]
+    assert ({"code": code, "which": root.which, "severity": root.severity.value}, 1.0) in exposed
 
 
 def same(problem: Problem, text: str) -> bool:
