@@ -92,9 +92,7 @@ def test_a_root_is_as_bad_as_what_follows_from_it_unless_people_wanted_it() -> N
 
 @pytest.mark.parametrize(("many", "shown"), [(3, 3), (PROBLEMS_OF_A_CODE + 1, 11), (1000, 11)])
 def test_of_many_problems_of_a_code_the_first_are_named_and_the_rest_counted(many: int, shown: int) -> None:
-    bounded = first_ones(
-        [warning("stale", f"fact {n}", "cause", "do", which=f"d{n}") for n in range(many)], "destination"
-    )
+    bounded = [*first_ones(range(many), lambda n: warning("stale", f"{n}", "why", "do", which=f"d{n}"), "destination")]
     assert len(bounded) == shown
     if many == 1000:
         assert (bounded[-1].fact, bounded[-1].how_many) == ("The same holds for 990 more destinations.", 990)

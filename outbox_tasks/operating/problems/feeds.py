@@ -24,8 +24,8 @@ def copied(site: Site) -> Problems:
     """Whether the rows of feeds are copied, and in time."""
     late = [state for state in site.feeds if state.waiting and state.age > site.settings.stale_after]
     failing = [state for state in site.feeds if (state.failing or 0.0) > FAILS_SECONDS]
-    yield from first_ones([_fails(state) for state in failing], "feed")
-    yield from first_ones([_late(state) for state in late if state not in failing], "feed")
+    yield from first_ones(failing, _fails, "feed")
+    yield from first_ones([state for state in late if state not in failing], _late, "feed")
 
 
 def _fails(state: FeedState) -> Problem:

@@ -19,7 +19,7 @@ def limits(site: Site) -> Problems:
         for name, counts in set_by_people(site.store).items()
     ]
     for code in ("limited", "limit_set"):
-        yield from first_ones([each for each in judged if each.code == code], "destination")
+        yield from first_ones([each for each in judged if each.code == code], lambda each: each, "destination")
 
 
 def _judged(name: str, counts: list[InForce], status: DestinationStatus) -> Problem:

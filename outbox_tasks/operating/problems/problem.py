@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import TypeVar
 
 from outbox_tasks.text import many, without_secrets
+
+T = TypeVar("T")
 
 PROBLEMS_OF_A_CODE = 10
 """Problems of one code that are named. The others are counted, or a thousand destinations would fill the screen."""
@@ -71,18 +74,13 @@ warning = partial(_problem, Severity.WARNING)
 note = partial(_problem, Severity.NOTE)
 
 
-def first_ones(problems: Sequence[Problem], what: str) -> list[Problem]:
-    """The first problems of one code, and one problem that counts the rest. `what`: they are, such as `destination`."""
-    rest = len(problems) - PROBLEMS_OF_A_CODE
-    if rest <= 1:
-        return list(problems)
-    last = problems[PROBLEMS_OF_A_CODE]
-    others = _problem(
-        last.severity,
-        last.code,
-        f"The same holds for {many(rest, f'more {what}')}.",
-        last.cause,
-        "outbox-tasks status --json names all of them.",
-        how_many=rest,
-    )
-    return [*problems[:PROBLEMS_OF_A_CODE], others]
+def first_ones(about: Sequence[T], make: Callable[[T], Problem], what: str) -> Iterator[Problem]:
+    """The first problems of one code, and one problem that counts the rest. `about`: the things that have the problem,
+    which `make` makes of each; `what`: they are, such as `destination`."""
+    rest = len(about) - PROBLEMS_OF_A_CODE
+    yield from map(make, about[: PROBLEMS_OF_A_CODE if rest > 1 else len(about)])
+    if rest > 1:
+        next_one = make(about[PROBLEMS_OF_A_CODE])
+        fact = f"The same holds for {many(rest, f'more {what}')}."
+        remedy = "outbox-tasks status --json has the state of each."
+        yield _problem(next_one.severity, next_one.code, fact, next_one.cause, remedy, how_many=rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from outbox_tasks.operating.overview import DestinationStatus
@@ -21,26 +21,32 @@ CODES_NAMED = 3
 """Error codes that are named; the others are counted."""
 
 
+Make = Callable[[str, DestinationStatus], Problem]
+
+
 def sends(site: Site) -> Problems:
     """Whether destinations get their messages: each has one problem of this kind at most."""
-    judged = [_judged(name, status) for name, status in site.destinations.items()]
-    for code in ("breaker_open", "destination_refuses", "destination_failing", "destination_waits", "paused"):
-        yield from first_ones([each for each in judged if each is not None and each.code == code], "destination")
+    of_each: dict[Make, list[tuple[str, DestinationStatus]]] = {
+        make: [] for make in (_open, _refuses, _failing, _put_off, _paused)
+    }
+    for name, status in site.destinations.items():
+        if (make := _kind(status)) is not None:
+            of_each[make].append((name, status))
+    for make, pairs in of_each.items():
+        yield from first_ones(pairs, lambda pair, make=make: make(*pair), "destination")  # type: ignore[misc]
 
 
-def _judged(name: str, status: DestinationStatus) -> Problem | None:
+def _kind(status: DestinationStatus) -> Make | None:
     state = status.breaker["state"]
     if state == "paused":
-        return _paused(name, status)
+        return _paused
     if state in ("open", "trying"):
-        return _open(name, status)
+        return _open
     if status.refuses:
-        return _refuses(name, status)
+        return _refuses
     if status.fails:
-        return _failing(name, status)
-    if (status.waits_for or 0.0) > PUT_OFF_SECONDS:
-        return _put_off(name, status)
-    return None
+        return _failing
+    return _put_off if (status.waits_for or 0.0) > PUT_OFF_SECONDS else None
 
 
 def _paused(name: str, status: DestinationStatus) -> Problem:

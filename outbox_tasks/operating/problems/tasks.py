@@ -27,7 +27,7 @@ SUPERVISE = (
 def unknown(site: Site) -> Problems:
     """Whether supervised workers got tasks that they don't know. They say so in their heartbeats."""
     tasks = sorted(site.heartbeats.unknown_tasks.items())
-    yield from first_ones([_unknown(task, workers) for task, workers in tasks], "task")
+    yield from first_ones(tasks, lambda pair: _unknown(*pair), "task")
 
 
 def unregistered(site: Site) -> Problems:
@@ -49,9 +49,8 @@ def unregistered(site: Site) -> Problems:
                 if queue in worker.queues and worker.tasks is not None and task not in worker.tasks:
                     lacking.setdefault(task, set()).add(worker.name)
     known = site.heartbeats.unknown_tasks
-    yield from first_ones(
-        [_unknown(task, sorted(lacking[task])) for task in sorted(lacking) if task not in known], "task"
-    )
+    others = [(task, sorted(lacking[task])) for task in sorted(lacking) if task not in known]
+    yield from first_ones(others, lambda pair: _unknown(*pair), "task")
 
 
 def _unknown(task: str, workers: Sequence[str]) -> Problem:
