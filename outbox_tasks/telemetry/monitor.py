@@ -138,14 +138,14 @@ def _routed(pages: Pages) -> WsgiApp:
     return answer
 
 
-def _probe(look: Callable[[], tuple[bool, list[str]]]) -> WsgiApp:
-    """A page of what was found, as JSON: 200 if that is fine, else 503."""
+def _probe(look: Callable[[], list[str]]) -> WsgiApp:
+    """A page of what is wrong, as JSON: 200 if nothing is, else 503."""
 
     def answer(_: Any, start_response: Any) -> Any:
-        fine, findings = look()
-        status = "200 OK" if fine else "503 Service Unavailable"
+        findings = look()
+        status = "503 Service Unavailable" if findings else "200 OK"
         start_response(status, [("Content-Type", "application/json")])
-        return [json.dumps({"ok": fine, "findings": findings}).encode() + b"\n"]
+        return [json.dumps({"ok": not findings, "findings": findings}).encode() + b"\n"]
 
     return answer
 
@@ -155,17 +155,16 @@ def of_worker(resources: Resources) -> Pages:
     liveness = resources.liveness
     database = _Recent(resources.settings, OF_THE_DATABASE)
 
-    def live() -> tuple[bool, list[str]]:
+    def live() -> list[str]:
         trouble = liveness.trouble()
-        if trouble is not None and not liveness.connected and refuses(resources.app):
-            # A new worker would not find the broker either, and would start later than this one reconnects.
-            return True, [f"{trouble}, which is down"]
-        return trouble is None, [trouble] if trouble else []
+        if trouble is None or (not liveness.connected and refuses(resources.app)):
+            # A new worker would not find a broker that is down either, and would start later than this one reconnects.
+            return []
+        return [trouble]
 
-    def ready() -> tuple[bool, list[str]]:
+    def ready() -> list[str]:
         trouble = liveness.trouble() or (None if liveness.connected else "it is not connected to its broker")
-        findings = [*database.errors(), *([trouble] if trouble else [])]
-        return not findings, findings
+        return [*database.errors(), *([trouble] if trouble else [])]
 
     def count(environ: Any, start_response: Any) -> Any:
         return metrics.wsgi_app(metrics.worker_registry())(environ, start_response)
@@ -175,18 +174,14 @@ def of_worker(resources: Resources) -> Pages:
 
 def standalone(settings: Settings) -> Pages:
     """The pages of `outbox-tasks monitor`. It is alive as long as it answers."""
-    recent = _Recent(settings, (*OF_THE_DATABASE, "broker_away", "broker_unknown"))
-
-    def ready() -> tuple[bool, list[str]]:
-        findings = recent.errors()
-        return not findings, findings
 
     def state(environ: Any, start_response: Any) -> Any:
         with closing(Connections(settings)) as connections:
             registry = metrics.database_registry(connections)
         return metrics.wsgi_app(registry)(environ, start_response)
 
-    return {"/livez": _probe(lambda: (True, [])), "/readyz": _probe(ready), "/metrics": state}
+    recent = _Recent(settings, (*OF_THE_DATABASE, "broker_away", "broker_unknown"))
+    return {"/livez": _probe(list), "/readyz": _probe(recent.errors), "/metrics": state}
 
 
 def refuses(app: Celery) -> bool:

@@ -97,17 +97,13 @@ class WorkerMetrics:
             buckets=SECONDS,
         )  # fmt: skip
         self._codes: dict[str, set[str]] = {}
-        self._destinations = frozenset(destinations)
-        for destination in sorted(self._destinations):
-            self._begin_at_zero(destination)
-
-    def _begin_at_zero(self, destination: str) -> None:
-        for outcome in (*Step, LOST):
-            self.messages.labels(destination, str(outcome))
-        for cause in CAUSES:
-            self.again.labels(destination, cause)
-        for metric in (self.attempts, self.blocked, self.send_seconds, self.sizes, self.latency):
-            metric.labels(destination)
+        for destination in destinations:
+            for outcome in (*Step, LOST):
+                self.messages.labels(destination, str(outcome))
+            for cause in CAUSES:
+                self.again.labels(destination, cause)
+            for metric in (self.attempts, self.blocked, self.send_seconds, self.sizes, self.latency):
+                metric.labels(destination)
 
     def listen(self, app: Celery) -> None:
         """Count what happens in this app."""
