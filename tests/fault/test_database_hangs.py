@@ -154,6 +154,8 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
         assert store.note_lost_commits() is None
         assert store.note_lost_commits() is None
         assert examine(before, only=["timeline_changed"]).problems == []
+        standby_told = examine(after).problems[0]
+        assert (standby_told.code, "is a standby." in standby_told.fact) == ("database_read_only", True)
         trace = Trace(database.engine, database.schema)
         trace.install()
         ids = database.rows.insert(3)

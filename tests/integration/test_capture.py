@@ -401,8 +401,8 @@ class TestEagerApps:
         late.config_from_object({"task_always_eager": True})
         assert late.conf.task_always_eager
         assert "The Celery app 'late' is eager" in caplog.text
-        [finding] = examine(outbox.settings, late, only=["always_eager"]).problems
-        assert (finding.code, finding.fact in caplog.text) == ("always_eager", True)
+        [problem] = examine(outbox.settings, late, only=["always_eager"]).problems
+        assert (problem.code, problem.fact in caplog.text) == ("always_eager", True)
 
     def test_with_django_what_waits_for_the_commit_goes_on_waiting(
         self, outbox: Outbox, app: Celery, engine: Engine, rows: Rows

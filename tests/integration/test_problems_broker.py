@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 from celery import Celery
 
+from lab.proxy import Proxy
+from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.problems import Severity, examine
 from outbox_tasks.settings import Settings
@@ -54,6 +57,14 @@ def test_an_unreachable_broker_is_the_root_of_all_that_stands_still(settings: Ma
     assert "secret" not in str(seen)
     assert "Broker" in seen.skipped
     assert "Tables" in seen.in_order
+
+
+def test_a_slow_broker(there: Settings) -> None:
+    with Proxy(int(str(urlsplit(there.broker_url).port))) as proxy:
+        slow = there.replace(broker_url=f"redis://{LOOPBACK}:{proxy.port}/0")
+        assert found(slow, "broker_slow") == {}
+        proxy.delay = 0.15  # each way
+        assert "a round trip takes 0." in found(slow, "broker_slow")["broker_slow"].fact
 
 
 def test_a_broker_that_is_not_configured(settings: MakeSettings) -> None:
@@ -132,8 +143,8 @@ def test_another_app_in_the_database_of_an_app_that_has_a_prefix(
             shop.conf.broker_transport_options = {"global_keyprefix": prefix}
             with shop.connection_for_write() as connection:
                 shop.amqp.queues["shop"](connection.default_channel).declare()
-        findings = examine(relay.settings, mine, only=["shared_broker"]).everything
-        assert [finding.code for finding in findings] == ["shared_broker"] * seen
+        problems = examine(relay.settings, mine, only=["shared_broker"]).problems
+        assert [problem.code for problem in problems] == ["shared_broker"] * seen
     mine.close()
 
 

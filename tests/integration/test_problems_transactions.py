@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import time
 from collections.abc import Iterator
@@ -37,11 +38,9 @@ def session(engine: Engine) -> Iterator[tuple[Connection, int]]:
 
 
 def of(settings: Settings, code: str, pid: int) -> Problem | None:
-    """The finding, if it is of this session: others may be on the same server."""
-    finding = found(settings, code).get(code)
-    return (
-        finding if finding and f" {pid} " in finding.fact + finding.remedy.replace("(", " ").replace(")", " ") else None
-    )
+    """The problem, if it is of this session: others may be on the same server."""
+    problem = found(settings, code).get(code)
+    return problem if problem and re.search(rf"\b{pid}\b", problem.fact + problem.remedy) else None
 
 
 def test_a_transaction_that_keeps_dead_rows(settings: MakeSettings, rows: Rows, engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +33,12 @@ class BrokerAnswer:
     """How long the shortest question took."""
 
     @classmethod
-    def of(cls, broker: Broker) -> BrokerAnswer | Silence:
-        """Ask it: some round trips."""
+    def of(cls, broker: Broker, reached: threading.Event) -> BrokerAnswer | Silence:
+        """Ask it: some sixteen round trips. `reached` is set after the first."""
         try:
             with broker.producer() as producer:
                 producer.connection.ensure_connection(max_retries=1)
+                reached.set()
                 info = _info(producer)
                 began = time.monotonic()
                 lengths = {queue: queue_length(producer, queue) for queue in queues_of(broker.settings)}

@@ -34,6 +34,9 @@ ANSWER_SECONDS = 2.0
 CONNECT_SECONDS = 1.0
 """Seconds for looking up a name and connecting, beside those for an answer."""
 
+SLOW_ANSWER_SECONDS = 3.0
+"""Seconds that a broker gets beside these, if it has answered once: it is slow, and not away."""
+
 EXAMINATION_SECONDS = 8.0
 """Seconds after which no more check begins: people want to see what was found."""
 
@@ -84,8 +87,11 @@ class Connections:
         if self._asking is not None and self._asking.is_alive():
             return lambda: silence  # each look would leave one more thread that waits
         answers: list[BrokerAnswer | Silence] = []
+        reached = threading.Event()
         thread = threading.Thread(
-            target=lambda: answers.append(BrokerAnswer.of(self.broker)), name="outbox-broker-asked", daemon=True
+            target=lambda: answers.append(BrokerAnswer.of(self.broker, reached)),
+            name="outbox-broker-asked",
+            daemon=True,
         )
         self._asking = thread
         thread.start()
@@ -93,6 +99,8 @@ class Connections:
 
         def answer() -> BrokerAnswer | Silence:
             thread.join(max(0.0, deadline - time.monotonic()))
+            if reached.is_set():
+                thread.join(SLOW_ANSWER_SECONDS)
             return answers[0] if answers else silence
 
         return answer

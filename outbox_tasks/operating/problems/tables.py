@@ -20,7 +20,7 @@ BEHIND = 10
 """There are too many dead rows from this many times the number at which autovacuum starts."""
 
 HELD = 5
-"""How many times as many count, if the table was vacuumed lately: those of a busy minute are no finding."""
+"""How many times as many count, if the table was vacuumed lately: those of a busy minute are no problem."""
 
 USUAL = 5000
 """Dead rows at which autovacuum starts, more or less, on a table that has no option for that."""
