@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.operating import status
 from outbox_tasks.operating.courses import Course, courses, empty
-from outbox_tasks.operating.problems import Problem, Severity
+from outbox_tasks.operating.problems import Problem
 from outbox_tasks.operating.status import Status
 from outbox_tasks.telemetry.alerts import known
 from outbox_tasks.web import charts
@@ -61,19 +61,15 @@ def alerts(visit: Visit) -> list[Any]:
     return visit.look("alerts", lambda: known(visit.store, OPEN), seconds=SELDOM / 3)
 
 
-def in_trouble(found: Status) -> list[str]:
-    """The destinations that somebody should see to."""
-    wrong = [each.which for each in found.examination.everything if each.severity is not Severity.NOTE]
-    return [name for name in dict.fromkeys(wrong) if name in found.destinations]
-
-
 def of_destination(found: Status, name: str) -> list[Problem]:
     """The problems of one destination."""
     return [problem for problem in found.examination.everything if problem.which == name]
 
 
-def place(problem: Problem, found: Status) -> str:
-    """The page where a problem is seen to."""
-    if problem.code in PLACES:
-        return PLACES[problem.code]
-    return f"/destinations/{problem.which}" if problem.which in found.destinations else "/doctor"
+def place(visit: Visit, problem: Problem) -> str:
+    """The page where one sees to a problem."""
+    of_messages = problem.code in ("dead_letters", "keys_blocked")
+    path = PLACES.get(problem.code) or (
+        f"/destinations/{problem.which}" if problem.which in look_at(visit).destinations else "/doctor"
+    )
+    return visit.url(path, destination=(problem.which or None) if of_messages else None)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from outbox_tasks import __version__, text
+from outbox_tasks.operating.problems import Problem
 from outbox_tasks.text import many, number, printable, span
 from outbox_tasks.web.access import Role
 
@@ -88,7 +90,16 @@ def templates() -> Jinja2Templates:
         auto_reload=False,
     )
     made.filters.update(
-        ago=ago, span=_span, number=_number, many=many, when=when, exactly=exactly, printable=printable, cut=cut
+        ago=ago,
+        span=_span,
+        number=_number,
+        many=many,
+        when=when,
+        exactly=exactly,
+        printable=printable,
+        cut=cut,
+        more=more,
+        steps=steps,
     )
     return Jinja2Templates(env=made)
 
@@ -109,6 +120,23 @@ def _shown(value: Any) -> Any:
 def exactly(value: str) -> Markup:
     """A text as it is, for the field of a form: the browser sends it back unchanged."""
     return escape(value)
+
+
+def more(problem: Problem) -> str:
+    """For how long a problem is there, and how many it is about, if its fact does not say so."""
+    long = "" if problem.since is None else span(problem.since)
+    many = "" if problem.how_many is None else number(problem.how_many)
+    said = [
+        f"for {long}" if long and long not in problem.fact else "",
+        f"{many} in all" if many not in problem.fact else "",
+    ]
+    return ", ".join(filter(None, said)).capitalize()
+
+
+def steps(remedy: str) -> list[tuple[bool, str]]:
+    """A remedy's parts: whether it is for a shell or a database, and the text. Sentences are for people."""
+    lines = groupby(remedy.splitlines(), lambda line: not re.fullmatch(r"[A-Z][a-z].*|.*\.", line))
+    return [(is_command, "\n".join(some)) for is_command, some in lines]
 
 
 def cut(whole: str | None, longest: int) -> str:

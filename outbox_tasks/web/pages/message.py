@@ -73,7 +73,7 @@ def message(visit: Visit) -> Response:
         one=one,
         life=life(one),
         kept=KEPT,
-        error=error_of(one),
+        error=error_of(one) if visit.may(Role.PAYLOAD) else one["last_error_code"],
         until=UNTIL.get(one["state"]),
         traceback=next(reversed(tracebacks(one)), None),
         acts=[(act, deed(act)) for act in one["audit"][-ACTS:]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from outbox_tasks.operating import overview as counted
+from outbox_tasks.operating.problems import Severity
 from outbox_tasks.web import overview
 from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
@@ -14,31 +15,30 @@ PROBLEMS, DESTINATIONS, FEEDS, WORKERS = 20, 100, 50, 10
 
 
 def start(visit: Visit) -> Response:
-    """All at one glance."""
+    """All at one glance. If the database does not answer, only the problems."""
     found = overview.look_at(visit)
+    problems, known = found.examination.problems, bool(found.destinations)
     wanted = (visit.ask("find") or "").casefold()
-    everything = found.destinations
     named = [(name, one) for name, one in found.ranked if wanted in name.casefold()]
-    problems = found.examination.problems
-    beats = found.heartbeats
-    workers = in_order([*beats.workers, *beats.supervising])
+    workers = in_order([*found.heartbeats.workers, *found.heartbeats.supervising])
     return visit.show(
         "start.html",
+        status=200 if known or not visit.settings.destinations else 503,
         found=found,
+        known=known,
         problems=problems[:PROBLEMS],
         more_problems=len(problems) - PROBLEMS,
-        in_trouble=overview.in_trouble(found),
-        place=lambda problem: overview.place(problem, found),
+        number_wrong=sum(problem.severity is not Severity.NOTE for problem in problems),
+        place=lambda problem: overview.place(visit, problem),
         destinations=named[:DESTINATIONS],
-        number=len(everything),
+        number=len(found.destinations),
         more_destinations=len(named) - DESTINATIONS,
-        cut=counted.cut(everything),
-        supervised=any(one.states["handed over"] or one.states["running"] for one in everything.values()),
-        drawn=overview.drawn(visit, (name for name, _ in named[:DESTINATIONS])),
+        cut=counted.cut(found.destinations),
+        supervised=any(one.states["handed over"] or one.states["running"] for one in found.destinations.values()),
+        drawn=overview.drawn(visit, (name for name, _ in named[:DESTINATIONS])) if known else {},
         hours=overview.WIDTH * overview.SPANS // 3600,
         feeds=found.feeds[:FEEDS],
         more_feeds=len(found.feeds) - FEEDS,
         workers=workers[:WORKERS],
         all_workers=len(workers),
-        open_alerts=sum(row.over_at is None for row in overview.alerts(visit)) if everything else 0,
     )

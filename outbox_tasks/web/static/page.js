@@ -21,7 +21,8 @@
   // What makes two elements the same thing: a row that moves down stays the row of its message.
   function key(element) {
     if (element.nodeType !== Node.ELEMENT_NODE) return "";
-    const own = element.id || element.getAttribute("href") || (element.matches(FIELDS) && `${element.name}=${element.value}`);
+    const ticked = element.matches("[type=checkbox], [type=radio]") ? `=${element.value}` : "";
+    const own = element.id || element.getAttribute("href") || (element.matches(FIELDS) && `${element.name}${ticked}`);
     return own || (element.matches("tr") && element.querySelector("a")?.getAttribute("href")) || "";
   }
 
