@@ -5,25 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
-from itertools import chain
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
 T = TypeVar("T")
 
-MOST, MOST_BYTES = 200, 16 * 1024 * 1024
-"""Looks that are kept, and how much memory they take, roughly. Each is the content of one page."""
+MOST = 100
+"""Looks that are kept. Each is the content of one page, of which none is long."""
 
 OF_ONE, OF_ALL = 2, 4
 """Searches of one person and of all that go on at once: half of the requests that may read the database."""
-
-OBJECT = 64
-"""Bytes of a small object."""
 
 AGAIN = 2.0
 """Seconds after which a look that failed is taken again."""
@@ -48,15 +43,11 @@ class Looks:
         assert look is not None
         if ours:
             try:
-                found = read()
-                look.size = size_of(found)
-                look.answer.set_result(found)
+                look.answer.set_result(read())
             except BaseException as error:
                 look.answer.set_exception(error)
                 seconds = min(seconds, AGAIN)
-            with self._lock:
-                look.until = time.monotonic() + seconds
-                self._make_room()
+            look.until = time.monotonic() + seconds
         answer: T = look.answer.result()
         return answer
 
@@ -69,10 +60,8 @@ class Looks:
         """Keep what counts, and of that the last ones."""
         now = time.monotonic()
         self._found = {name: look for name, look in self._found.items() if look.until >= now}
-        size = sum(look.size for look in self._found.values())
-        while len(self._found) > MOST or size > MOST_BYTES:
-            oldest = min(self._found, key=lambda name: self._found[name].until)
-            size -= self._found.pop(oldest).size
+        while len(self._found) > MOST:
+            del self._found[min(self._found, key=lambda name: self._found[name].until)]
 
 
 class Searches:
@@ -103,17 +92,3 @@ class _Look:
         self.answer: Future[Any] = Future()
         self.until = float("inf")
         """Until when it counts; while it is read, always."""
-        self.size = 0
-
-
-def size_of(found: Any) -> int:
-    """How many bytes something takes, roughly: that of its texts counts."""
-    if isinstance(found, str | bytes | bytearray | memoryview):
-        return OBJECT + len(found)
-    if isinstance(found, Mapping):
-        found = chain.from_iterable(found.items())
-    elif is_dataclass(found) and not isinstance(found, type):
-        found = [getattr(found, field.name) for field in fields(found)]
-    elif not isinstance(found, list | tuple | set | frozenset):
-        return OBJECT
-    return OBJECT + sum(map(size_of, found))

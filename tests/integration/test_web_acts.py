@@ -438,7 +438,6 @@ class TestAct:
         done = acted(store, "discard", ids, who="bob", why="by hand")
         shown = browser.text(f"/acts/{done.entry}")
         assert "3 messages discarded" in shown
-        assert "It was begun at the command line or by an application." in shown
         assert "3 messages, by their ids" in shown
 
     def test_of_another_kind_is_shown_too(self, browser: Browser, store: Store, rows: Rows) -> None:

@@ -188,7 +188,7 @@ class TestMessage:
             assert f'href="{there}"' in html
         assert re.search(r'href="/errors/[0-9a-f]{12}"', html)
         text = browser.text(f"/messages/{behind}")
-        assert f"It waits because 1 message of its key is before it, and the first ({id}) is dead since " in text
+        assert re.search(f"1 message of its key is before it.*{id}", text)
         assert "Cancel…" in text
 
     def test_folds_a_long_payload(self, visit: Visit, rows: Rows) -> None:
@@ -216,20 +216,23 @@ class TestMessage:
         secret, large = "the secret of the message", b"x" * 3_000_000
         note = {"at": "2026-11-01T12:00:00+00:00", "what": "failed", "attempt": 1, "code": "x", "error": secret}
         notes = [{**note, "traceback": f"ValueError: {secret}"}]
+        quoted = {"last_error": f"unknown: {secret}", "last_error_code": "http_400"}
         headers = {"tenant": secret, "eventid": str(uuid4())}
-        [id] = bury(rows, payload=large, headers=headers, history=notes)
+        [id] = bury(rows, payload=large, headers=headers, history=notes, key="k", **quoted)
         hidden, reader = visit(Role.LOOK), visit(Role.PAYLOAD)
         for _ in range(2):  # also while a look of somebody who may see more counts
-            assert reader.read(f"/messages/{id}").count(secret) == 3
+            assert reader.read(f"/messages/{id}").count(secret) == 4
             html = hidden.read(f"/messages/{id}")
             assert secret not in html
             assert "Traceback" not in html
+        group = Lookup(store).groups()[0][0]["group"]
+        for path in ("/messages", "/errors", f"/errors/{group}", "/destinations/orders", "/keys", "/"):
+            assert secret not in hidden.read(path), path
+        assert all(secret in reader.read(path) for path in ("/messages", "/errors", f"/errors/{group}"))
         one = Lookup(store).one(UUID(id), 0)
         assert one is not None
         assert (one["payload"], one["headers"], one["history"]) == (None, {"eventid": headers["eventid"]}, [])
         assert one["size"] == len(large)
-        looks = reader.page._answers._own.get().looks, hidden.page._answers._own.get().looks
-        assert max(look.size for kept in looks for look in kept._found.values()) < 100_000
 
     def test_is_downloaded_in_pieces(
         self, visit: Visit, rows: Rows, store: Store, monkeypatch: pytest.MonkeyPatch
