@@ -60,7 +60,12 @@ SECTIONS = {
 }
 """The commands, as `--help` lists them: that loads none of them."""
 
-FILES = dict.fromkeys(("pause", "resume", "limit"), "steer")
+FILES = {
+    **dict.fromkeys(("pause", "resume", "limit"), "steer"),
+    **dict.fromkeys(("maintain", "export", "purge"), "keep"),
+    **dict.fromkeys(("up", "demo"), "local"),
+    "metrics": "monitor",
+}
 """The files of the commands that are not in a file of their own name."""
 
 

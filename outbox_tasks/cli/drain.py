@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from outbox_tasks.cli.shared.acts import stoppable
-from outbox_tasks.cli.shared.output import console, echo_json, json_option, say, wants_json
+from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store, relay_settings
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
@@ -40,27 +39,24 @@ def drain(seconds: float | None) -> None:
 
 
 class _Told(Listener):
-    """Logs what is dead, counts what is settled, and shows it."""
+    """Logs what is dead, and counts what is settled."""
 
-    def __init__(self, counters: Counters, progress: Progress) -> None:
-        self._counters, self._progress, self._sent = counters, progress, 0
-        self._line = progress.add_task("sent 0")
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
 
     def dead(self, verdict: Verdict) -> None:
         # Without the error's text: it may quote the message. See `logs`.
         log.warning("message %s is dead: %s", verdict.message.id, verdict.code)
 
     def done(self, destination: str, lease: str, verdicts: Sequence[Verdict], seconds: float) -> None:
-        self._sent += sum(verdict.step in (Step.SENT, Step.HANDED) for verdict in verdicts)
         self._counters.count(destination, (verdict.step for verdict in verdicts))
-        self._progress.update(self._line, description=one_line(f"sent {self._sent:,}, now {destination}"))
 
 
 def _run(seconds: float | None) -> int:
     """Drain, and say what it did. Returns the exit code."""
     settings = relay_settings()
     settings.check_destinations()
-    with open_store(settings=settings.with_singles(0)) as store, stoppable() as stopped, _progress() as progress:
+    with open_store(settings=settings.with_singles(0)) as store, stoppable() as stopped:
         publishers, counters = Publishers(settings), Counters(lambda: store)
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
 
@@ -68,7 +64,7 @@ def _run(seconds: float | None) -> int:
             return stopped.is_set() or time.monotonic() > deadline
 
         try:
-            drained = drain_all(store, publishers, _Told(counters, progress), stop=stop)
+            drained = drain_all(store, publishers, _Told(counters), stop=stop)
             counters.ran("claim", claimed=_sent(drained))
             if _sent(drained):
                 counters.ran("publish")
@@ -88,26 +84,16 @@ def _sent(drained: Drained) -> int:
 def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
     sent, outages, dead = _sent(drained), drained.steps[Step.OUTAGE], drained.steps[Step.DEAD]
     later = drained.steps[Step.LATER] + outages
-    if wants_json():
-        counts = {"sent": sent, "later": later, "dead": dead, "ended": not drained.more, "outages": outages}
-        echo_json({**counts, "left": [asdict(one) for one in not_sent]})
-        return
     text = f"Sent {sent:,}"
     if later:
         text += f", {later:,} failed and will be tried again"
     if dead:
         text += f", {dead:,} {'is' if dead == 1 else 'are'} dead (see outbox-tasks errors)"
     if not not_sent:
-        say(text + (". Stopped before the end." if drained.more else ". Nothing more is due."))
-        return
-    say(f"{text}.")
+        text += ". Stopped before the end" if drained.more else ". Nothing more is due"
+    lines = [f"{text}."]
     for one in not_sent:
         waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED else None)
-        say(one_line(f"{one.destination} still has {waiting}, because {one.why}."))
-
-
-def _progress() -> Progress:
-    """A line that moves, on a terminal only."""
-    screen = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+        lines.append(one_line(f"{one.destination} still has {waiting}, because {one.why}."))
+    counts = {"sent": sent, "later": later, "dead": dead, "ended": not drained.more, "outages": outages}
+    answer({**counts, "left": [asdict(one) for one in not_sent]}, "\n".join(lines))

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import ago, answer, cell, json_option, say, table, wants_json
+from outbox_tasks.cli.shared.output import ago, answer, cell, json_option, remark, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import COUNTED, MOST_GROUPS, Lookup
 from outbox_tasks.operating.messages.life import error_of
@@ -31,13 +31,12 @@ def errors(destination: str | None, limit: int) -> None:
     none = "There are no dead letters." if complete else "None were found."
     groups = [{**group, "redrive": f"outbox-tasks redrive --group {group['group']}"} for group in shown]
     answer({"groups": groups, "complete": complete and len(shown) == len(found)}, _groups(shown) if found else none)
-    if wants_json() or not found:
-        return
-    say("\nSee the last message of a group: outbox-tasks show ID. Send a group: outbox-tasks redrive --group GROUP.")
+    if found:
+        remark("\nSee a message: outbox-tasks show ID. Send a group: outbox-tasks redrive --group GROUP.")
     if len(shown) < len(found):
-        say(f"These are the largest {limit:,} of {len(found):,} groups; --limit shows more.", err=True)
+        remark(f"These are the largest {limit:,} of {len(found):,} groups; --limit shows more.")
     if not complete:
-        say(f"Only the first {MOST_GROUPS:,} groups were looked at.", err=True)
+        remark(f"Only the first {MOST_GROUPS:,} groups were looked at.")
 
 
 def _groups(found: list[dict[str, Any]]) -> Table:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
-from outbox_tasks.cli.shared.output import answer, json_option, listed, say, wants_json
+from outbox_tasks.cli.shared.output import answer, json_option, listed, remark
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import STATES
 from outbox_tasks.operating.messages.paging import Page, read_page
@@ -37,12 +37,9 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, **give
     found = (page.messages + page.aside)[:limit]
     shown = {"messages": found, "complete": page.complete and page.older is None, "back_to": page.reached}
     answer(shown, _listed(found) if found else None)
-    if wants_json():
-        return
-    for line in _remarks(page, len(found), limit):
-        say(line, err=True)
+    remark(*_remarks(page, len(found), limit))
     if not found and wanted.destination is not None and wanted.destination not in known:
-        say(f"No destination {wanted.destination!r} is configured.", err=True)
+        remark(f"No destination {wanted.destination!r} is configured.")
 
 
 def _remarks(page: Page, count: int, limit: int) -> Iterator[str]:

@@ -1,13 +1,16 @@
-"""`outbox-tasks monitor`: health and metrics over HTTP."""
+"""`outbox-tasks monitor` and `metrics`: for those that watch."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import click
 
-from outbox_tasks.cli.shared.output import say
-from outbox_tasks.cli.shared.store import relay_settings
+from outbox_tasks.cli.shared.output import echo_json, echo_raw, json_option, say, wants_json
+from outbox_tasks.cli.shared.store import installed, relay_settings
+from outbox_tasks.operating.problems import Connections
+from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.telemetry.monitor import Monitor, standalone
 
 
@@ -23,3 +26,23 @@ def monitor(host: str | None, port: int | None) -> None:
     say(f"The monitor answers at {serving.url}/livez, /readyz and /metrics.")
     with serving, suppress(KeyboardInterrupt):
         serving.serve_forever()
+
+
+@click.command()
+@json_option
+def metrics() -> None:
+    """Print the problems and the state of the outbox for Prometheus.
+
+    For node_exporter's textfile collector or a pushgateway. A worker's own counts are at its /metrics.
+    """
+    app, settings = installed() or (None, Settings())
+    with closing(Connections(settings, app)) as connections:
+        registry = database_registry(connections)
+    if wants_json():
+        samples = [sample for metric in registry.collect() for sample in metric.samples]
+        found = [{"name": sample.name, "labels": sample.labels, "value": sample.value} for sample in samples]
+        echo_json({"metrics": found})
+    else:
+        from prometheus_client import generate_latest
+
+        echo_raw(generate_latest(registry))

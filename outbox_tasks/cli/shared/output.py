@@ -59,6 +59,12 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def remark(*texts: str) -> None:
+    """For people, beside an answer. Nobody reads it where a program asks."""
+    for text in () if wants_json() else texts:
+        say(text, err=True)
+
+
 def echo_json(value: Any) -> None:
     """For programs: one JSON object on a line; times as ISO 8601, ids as texts."""
     click.echo(json.dumps(value, default=_plain))

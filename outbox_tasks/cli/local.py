@@ -1,4 +1,4 @@
-"""`outbox-tasks up`: the whole relay on this machine."""
+"""`outbox-tasks up` and `demo`: the relay on this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+
+from outbox_tasks.cli.shared.output import json_option, wants_json
 
 
 @click.command()
@@ -33,3 +35,20 @@ def up(directory: Path | None, publishers: int, relay: bool, flower: bool, web: 
         run(os.environ, directory=directory, publishers=publishers, flower=flower, web=web, console=Console())
     else:
         servers_only(os.environ, directory=directory, console=Console())
+
+
+@click.command()
+@json_option
+@click.option(
+    "--orders", default=5000, show_default=True, type=click.IntRange(1, 1_000_000), help="How many orders to commit."
+)
+def demo(orders: int) -> None:
+    """Show the relay at work, and count at the destination what arrived.
+
+    It commits orders with their messages, and rolls others back. The destination fails sometimes, one message can
+    never be delivered, and a publish worker is killed while it sends. Exit code 0 only if no message was lost and
+    no rolled-back message was delivered.
+    """
+    from outbox_tasks.local.demo import demo as run
+
+    raise SystemExit(run(orders=orders, as_json=wants_json()))
