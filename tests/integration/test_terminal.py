@@ -82,6 +82,8 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         former = {"former": b64encode(EVIL.encode()).decode()}
         connection.execute(insert(t.audit).values(seq=1000, who=EVIL, action="edit", target=EVIL, facts=former))
         connection.execute(insert(t.heartbeats).values(name=EVIL, kind="worker", facts=queues))
+        limit = f"INSERT INTO {t.messages.schema}.outbox_limits (destination, setting, value, who, why) "
+        connection.execute(text(f"{limit} VALUES (:name, 'rate_limit', 2, :name, :name)"), {"name": EVIL})
         feed = f"INSERT INTO {t.messages.schema}.outbox_feeds (name, error, failed_at) VALUES (:name, :name, now())"
         connection.execute(text(feed), {"name": EVIL})
         words = dict.fromkeys(("code", "which", "severity", "fact", "cause", "remedy"), EVIL)
@@ -122,7 +124,8 @@ def commands(dead: str) -> list[list[str]]:
         ["show", dead, "--payload"], ["audit", "--payload", "1000"], ["metrics"],
         ["purge", "--dead", "--older-than", "1s", "--dry-run"], ["edit", dead, "--payload", "/dev/null", "--dry-run"],
         ["export", "--to", EVIL], ["maintain"],
-        ["list", "--destination", f"{EVIL}?"], ["resume", EVIL], ["pause", EVIL], ["drain"],
+        ["list", "--destination", f"{EVIL}?"], ["limit", EVIL], ["resume", EVIL], ["pause", EVIL], ["drain"],
+        ["try", "--all", "--dry-run"], ["stop", "1000"],
     ]  # fmt: skip
 
 
