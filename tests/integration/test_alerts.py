@@ -88,6 +88,11 @@ def test_a_problem_is_told_when_it_appears_has_doubled_and_is_over(database: Dat
     assert told(database, problem(how_many=1)) == [("dead_letters", "open")]
 
 
+def test_a_warning_that_becomes_an_error_is_told_once(database: Database) -> None:
+    warning, error = problem(severity=Severity.WARNING), problem()
+    assert [bool(told(database, each)) for each in (warning, error, warning, error)] == [True, True, False, False]
+
+
 def test_one_that_comes_and_goes_does_not_tell_all_day(database: Database, later: Later) -> None:
     told(database, problem("breaker_open"))
     for _ in range(5):
@@ -104,6 +109,16 @@ def test_what_follows_from_another_is_not_told_and_not_over_either(database: Dat
     later(QUIET_SECONDS - 10)
     assert told(database, problem("broker_away")) == []
     assert told(database, problem("stale"), problem("no_beat")) == [("no_beat", "open")]
+
+
+def test_one_that_the_list_only_counts_is_not_over(database: Database, later: Later) -> None:
+    told(database, problem())
+    others = problem(which="", how_many=3)
+    assert told(database, others) == [("dead_letters", "open")]
+    later(QUIET_SECONDS + 1)
+    assert told(database, others) == []
+    later(QUIET_SECONDS + 1)
+    assert told(database) == [("dead_letters", "over")] * 2
 
 
 def test_a_note_is_not_told(database: Database) -> None:
