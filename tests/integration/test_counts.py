@@ -70,8 +70,8 @@ def test_a_writer_can_name_any_number_of_destinations(store: Store, rows: Rows, 
     browser = visit()
     assert "There may be more destinations that are not configured" in browser.text("/")
     for name in ("unknown-1", "unknown-99"):
-        assert browser.get(f"/destinations/{name}").status == 200
-    assert browser.get("/destinations/nothing").status == 404
+        assert browser.get(f"/destinations/{name}").status_code == 200
+    assert browser.get("/destinations/nothing").status_code == 404
 
 
 def test_destinations_that_are_no_longer_configured_are_counted(store: Store, rows: Rows) -> None:

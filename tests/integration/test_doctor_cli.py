@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from sqlalchemy import Engine
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.operating.problems import examine
-from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
+from tests.conftest import MakeSettings, Rows, Stream
 from tests.integration.doctoring import NOBODY, sql
 
 Run = Callable[..., Result]
@@ -71,21 +70,6 @@ def test_only_checks_for_one_code(run: Run) -> None:
         ("no_beat", ["no_claims"])
     ]  # fmt: skip
     assert told["in_order"] == {}
-
-
-def test_status_and_health_name_the_same_problems_in_the_same_words(run: Run, rows: Rows) -> None:
-    rows.insert(2, status="dead", dead_at=seconds_from_now(-60))
-
-    def told(command: str) -> list[tuple[str, str]]:
-        answer = CliRunner().invoke(outbox, [command, "--json"]).stdout
-        return [
-            (each["code"], re.sub(r"[0-9]+ s", "", each["fact"] + each["cause"] + each["remedy"]))
-            for root in json.loads(answer)["problems"]
-            for each in (root, *root["follows"])
-        ]
-
-    assert told("health") == told("status") == told("doctor")
-    assert [code for code, _ in told("health")] == ["no_workers", "no_beat", "no_claims", "dead_letters"]
 
 
 def test_subjects_that_could_not_be_checked_are_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
