@@ -62,8 +62,8 @@ def alerts(visit: Visit) -> list[Any]:
 
 
 def of_destination(found: Status, name: str) -> list[Problem]:
-    """The problems of one destination."""
-    return [problem for problem in found.examination.everything if problem.which == name]
+    """The problems that a destination has, or suffers from."""
+    return [root for root in found.examination.problems if name in (each.which for each in (root, *root.follows))]
 
 
 def place(visit: Visit, problem: Problem) -> str:

@@ -124,19 +124,27 @@ def exactly(value: str) -> Markup:
 
 def more(problem: Problem) -> str:
     """For how long a problem is there, and how many it is about, if its fact does not say so."""
-    long = "" if problem.since is None else span(problem.since)
-    many = "" if problem.how_many is None else number(problem.how_many)
-    said = [
-        f"for {long}" if long and long not in problem.fact else "",
-        f"{many} in all" if many not in problem.fact else "",
-    ]
-    return ", ".join(filter(None, said)).capitalize()
+    age = "" if problem.since is None else span(problem.since)
+    count = number(problem.how_many) if problem.how_many else ""
+    unsaid = [(f"for {age}", age), (f"{count} in all", count)]
+    return ", ".join(words for words, value in unsaid if value and value not in problem.fact).capitalize()
+
+
+COMMAND = re.compile(r"(.*[:;] )?((?:outbox-tasks|celery|pip|manage\.py) .*[^.]|-- .*|[A-Z]{4,} .*)")
+"""A line of a remedy that is for a shell or a database, perhaps behind words for people."""
 
 
 def steps(remedy: str) -> list[tuple[bool, str]]:
-    """A remedy's parts: whether it is for a shell or a database, and the text. Sentences are for people."""
-    lines = groupby(remedy.splitlines(), lambda line: not re.fullmatch(r"[A-Z][a-z].*|.*\.", line))
-    return [(is_command, "\n".join(some)) for is_command, some in lines]
+    """A remedy's parts: whether it is a command, and the text. Commands that follow one another are one part."""
+    parts: list[tuple[bool, str]] = []
+    for line in remedy.splitlines():
+        found = COMMAND.fullmatch(line)
+        words, command = found.groups() if found else (line, None)
+        if words:
+            parts.append((False, words.strip()))
+        if command:
+            parts.append((True, command))
+    return [(kind, "\n".join(text for _, text in some)) for kind, some in groupby(parts, lambda part: part[0])]
 
 
 def cut(whole: str | None, longest: int) -> str:

@@ -61,7 +61,7 @@ class SignIn:
         """The form to sign in with. What was asked for is shown after that."""
         give_token(request)
         place = render.here(request) if request.method in ("GET", "HEAD") else None
-        names = {"again": None, "next": place, "wrong": None, "csrf": request.session[TOKEN], **names}
+        names = {"titles": {}, "again": None, "next": place, "wrong": None, "csrf": request.session[TOKEN], **names}
         return render.show(request, "sign_in.html", names, status)
 
     def let_in(self, request: Request, form: Fields) -> Response:

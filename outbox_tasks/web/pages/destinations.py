@@ -58,6 +58,7 @@ def destination(visit: Visit) -> Response:
         one=one,
         state=state,
         problems=overview.of_destination(found, name),
+        place=lambda problem: overview.place(visit, problem),
         may_resume=not one.in_service or one.breaker["failures"],
         commands={act: shell_line(act, *options, "--why", "…", *dashes, name) for act, *options in COMMANDS},
         details=(details := visit.look(f"destination {name}", lambda: _details(visit, name, one))),
