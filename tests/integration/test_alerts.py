@@ -9,13 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, text
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ConfigurationError, WebhookFailed
-from outbox_tasks.operating.problems import Examination, Problem, Severity
+from outbox_tasks.operating.problems import Examination, Problem, Severity, examine
+from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry import alerts
 from outbox_tasks.telemetry.alerts import KEPT_SECONDS, LOOK_SECONDS, QUIET_SECONDS, compared, known
 from tests.conftest import MakeSettings
@@ -158,6 +160,18 @@ def test_what_was_not_posted_is_posted_with_the_next_look_and_logged_once(databa
     }
     posted(database, rows)
     assert compared(database, Examination([problem("no_beat")], {}, [])) == []
+
+
+@pytest.mark.parametrize(("code", "shows_text"), [("http_503", False), ("connection", True)])
+def test_what_a_destination_has_answered_is_in_no_alert(
+    database: Database, store: Store, code: str, shows_text: bool
+) -> None:
+    """The answer may quote the message."""
+    for _ in range(store.settings.breaker_failures):
+        store.traffic.tripped("orders", str(uuid4()), code, "Dear Ada Lovelace")
+    [alert] = [row for row in compared(database, examine(store.settings)) if row.code == "breaker_open"]
+    assert code in alert.fact
+    assert ("Ada" in str(alert)) == shows_text
 
 
 def test_an_alert_is_deleted_a_month_after_its_end(database: Database, later: Later) -> None:

@@ -17,6 +17,9 @@ LONG_PAUSE_SECONDS = 3600.0
 PUT_OFF_SECONDS = 120.0
 """A destination that lets its messages wait for longer than that is told. Ordinary retries come sooner."""
 
+UNANSWERED = ("connection", "timeout")
+"""Codes of errors whose text is that of a client on this host."""
+
 CODES_NAMED = 3
 """Error codes that are named; the others are counted."""
 
@@ -124,7 +127,10 @@ def _put_off(name: str, status: DestinationStatus) -> Problem:
 
 
 def _error(row: Mapping[str, Any]) -> str:
-    return one_line(f"{row['error_code']}: {row['error']}")
+    """The code of the error; its text only if nothing answered. An answer may quote the message, and people who may not
+    read messages, logs and webhooks get this."""
+    code = str(row["error_code"])
+    return one_line(f"{code}: {row['error']}" if code in UNANSWERED else code)
 
 
 def _codes(status: DestinationStatus) -> str:

@@ -3,7 +3,7 @@
 -- becomes an error, when it is about twice as many as were told, and when it is over: when it was absent for `quiet`
 -- seconds, so that one which comes and goes does not tell all day. One that follows from another is not told by itself, and
 -- not over either. Nor is one over that may be among those which the list only counts: a problem of its code without
--- `which`. The severity is the worst since the problem began.
+-- `which`. The severity is the worst since the problem began: 'error' sorts before 'warning'.
 -- problems: JSON rows of code, which, severity, fact, cause, remedy, how_many, ago (seconds for which it has been so; null:
 -- since now) and is_root; posting: whether to post what is told; keep: seconds for which an alert stays when it is over.
 WITH found AS MATERIALIZED (
