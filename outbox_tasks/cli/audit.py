@@ -21,7 +21,7 @@ from outbox_tasks.text import moment, one_line
 @click.option("--became", "redriven", type=int, metavar="NO", help="Say what became of the messages of redrive no. NO.")
 @json_option
 def audit(limit: int, entry: int | None, redriven: int | None) -> None:
-    """List who did what, and why, the last one first: redrive, discard, edit, purge, pause, resume.
+    """List who did what, and why, the last one first: redrive, discard, edit, purge, pause, resume, limit.
 
     With --became, exit code 1 if a message of the redrive is dead again.
     """

@@ -122,7 +122,8 @@ def limit(
             person=who,
             reason=why,
         )
-        run("claim/hold_back.sql", destinations=[destination])  # what waits singly in the queue was not limited
+        if checked.keys() != {"singles"}:  # what waits singly in the queue was not limited
+            run("claim/hold_back.sql", destinations=[destination])
     wake(database.settings)
     return [_replaced(row) for row in changed if row.replaced is not None]
 

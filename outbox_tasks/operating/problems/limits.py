@@ -24,8 +24,10 @@ def limits(site: Site) -> Problems:
 
 def _judged(name: str, counts: list[InForce], status: DestinationStatus) -> Problem:
     told = "; ".join(f"{each.setting} {one_line(str(each))}" for each in counts)
-    remedy = f"{shell_line('limit', name, '--clear')}\nThen its settings count."
-    cause = "A person has limited it in the place of its settings."
+    remedy, cause = (
+        shell_line("limit", name, "--clear"),
+        "A person has limited it. Without the limit its settings count.",
+    )
     if not status.due or not any(_is_used_up(each, status) for each in counts):
         return note("limit_set", f"{name}: {told}.", cause, remedy, which=name)
     due = many(status.due, "message", number(status.due, estimated="pending" in status.estimated))
