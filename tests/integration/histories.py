@@ -250,6 +250,8 @@ class Relay(RuleBasedStateMachine):
     def begin_a_run(self, chance: Chance) -> None:
         if self.tasks.copies:
             copy = chance.of(self.tasks.copies)
+            if any(copy.id in cancelled for cancelled in self.cancelled.values()):
+                return  # the worker would wait for the application's transaction
             if not chance.one_in(4):
                 self.tasks.copies.remove(copy)
             self.count += 1

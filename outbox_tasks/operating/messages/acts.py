@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +31,17 @@ STEPS = 10
 
 LOOK = 5_000
 """Rows of an index that one statement looks at."""
+
+
+PASSES = 2
+"""Messages that somebody else was changing are tried once more at the end."""
+
+NAMED_MISSED = 100
+"""The audit names so many of the named messages that an act could not change."""
+
+Steps = Generator[float, None, dict[str, Any] | None]
+"""The batches of an act. Each yields how many seconds to wait before it. In the end: facts for the audit; None: the act
+has ended, or another process has its lease."""
 
 
 @dataclass(slots=True)
@@ -206,6 +217,36 @@ class Operator:
         """By the database's clock."""
         now: datetime = self._database.ask("act/now.sql")[0].now
         return now
+
+
+def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) -> Steps:
+    """Do what is left of an act, batch by batch, under this token, and prolong its lease by `lease` seconds each time.
+    `act`: see sql/act/one.sql."""
+    operator, seq = Operator(database, act["who"], act["why"]), act["seq"]
+    wanted = Filter.recorded(act["wanted"]["filter"])
+    rest = ids = [UUID(id) for id in act["wanted"]["ids"]]
+    count, most, missed = act["count"], act["most"], 0
+    if act["action"] == "try" and not ids and wanted.whole_destination:
+        operator.try_destination(str(wanted.destination))
+    for _ in range(PASSES):
+        missed, again = 0, list[UUID]()
+        chosen = iter(rest) if ids else operator.chosen(wanted, act["as_of"])
+        left = None if most is None else max(0, most - count)
+        for batch, wait in paced(islice(chosen, left), act["rate"]):
+            yield max(0.0, wait)
+            changed = operator.change(act["action"], batch, wanted.states, act["as_of"], seq, token, lease)
+            if changed is None:
+                return None
+            count += len(changed)
+            missed += len(batch) - len(changed)
+            again += [id for id in batch if id not in changed] if ids else ()
+        rest = again
+        if not missed:
+            break
+    missed = len(ids) - count if ids else missed
+    known = len(rest) == missed  # else another process has changed some of them before
+    named = {"not_changed": [str(id) for id in rest[:NAMED_MISSED]]} if known and rest else {}
+    return {"missed": missed, **named} if missed else {}
 
 
 def is_json(content_type: str) -> bool:

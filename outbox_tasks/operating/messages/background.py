@@ -13,18 +13,17 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from itertools import islice
 from typing import Any
 from uuid import UUID, uuid4
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActBegun, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages.acts import Action, Done, Operator, paced
+from outbox_tasks.operating.messages.acts import Action, Done, Steps, steps
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.text import storable
@@ -46,21 +45,15 @@ ROOM = 20
 WATCH = 0.5
 """Seconds between two looks at an act that is followed."""
 
-NAMED_MISSED = 100
-"""The audit names so many of the named messages that an act could not change."""
-
-PASSES = 2
-"""Messages that somebody else was changing are tried once more at the end."""
-
 SLOW = 5
 """If the database is too slow for a batch so many times in a row, the act ends."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """An act that this process runs. Each step is a batch, and says after how many seconds the next one is due."""
+    """An act that this process runs."""
 
-    steps: Iterator[float]
+    steps: Steps
     due: float = 0.0
 
 
@@ -252,7 +245,7 @@ class Runner:
             # Read only now: the former process may have done a batch while we took the lease.
             act = self.act(row.entry)
             if act is not None and act["wanted"] is not None:
-                self._running[row.entry] = _Running(self._steps(act))
+                self._running[row.entry] = _Running(steps(self._database, act, self._token, LEASE))
         self._look_at = time.monotonic() + (LOOK if self._running or self.going(1) else IDLE)
         if not self._running:
             self._troubled = False
@@ -263,8 +256,10 @@ class Runner:
             self._troubled = False
             self._slow.pop(entry, None)
             return
-        except StopIteration:
+        except StopIteration as over:
             self._look_at = 0.0  # there may be more than there was room for
+            if over.value is not None:
+                self._end(entry, **over.value)
         except (DatabaseUnavailable, SchemaMissing) as error:
             slow = self._slow.pop(entry, 0) + isinstance(error, DatabaseTooSlow)
             if slow < SLOW:
@@ -283,36 +278,6 @@ class Runner:
         self._troubled = True
         self._look_at = time.monotonic() + RETRY
         return RETRY
-
-    def _steps(self, act: dict[str, Any]) -> Iterator[float]:
-        """Do the rest of an act, batch by batch; yields how many seconds to wait before each."""
-        operator = Operator(self._database, act["who"], act["why"])
-        wanted = Filter.recorded(act["wanted"]["filter"])
-        ids = [UUID(id) for id in act["wanted"]["ids"]]
-        count, most, rest = act["count"], act["most"], ids
-        if act["action"] == "try" and wanted.whole_destination:
-            operator.try_destination(str(wanted.destination))
-        for _ in range(PASSES):
-            missed, left_over = 0, list[UUID]()
-            chosen = iter(rest) if ids else operator.chosen(wanted, act["as_of"])
-            left = None if most is None else max(0, most - count)
-            for batch, wait in paced(islice(chosen, left), act["rate"]):
-                yield max(0.0, wait)
-                at, entry, lease = act["as_of"], act["seq"], (self._token, LEASE)
-                changed = operator.change(act["action"], batch, wanted.states, at, entry, *lease)
-                if changed is None:
-                    return
-                count += len(changed)
-                missed += len(batch) - len(changed)
-                left_over += [id for id in batch if id not in changed] if ids else ()
-            rest = left_over
-            if not missed:
-                break
-        missed = len(ids) - count if ids else missed
-        found: dict[str, Any] = {"missed": missed} if missed else {}
-        if missed and len(rest) == missed:  # else another process has changed some of them before
-            found["not_changed"] = [str(id) for id in rest[:NAMED_MISSED]]
-        self._end(act["seq"], **found)
 
     def _end(self, entry: int, **found: Any) -> None:
         self._ended(entry, self._token, **found)
