@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from outbox_tasks.operating import status
+from outbox_tasks.operating import audit, status
 from outbox_tasks.operating.courses import Course, courses, empty
 from outbox_tasks.operating.problems import Problem
 from outbox_tasks.operating.status import Status
@@ -59,6 +59,11 @@ def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:
 def alerts(visit: Visit) -> list[Any]:
     """The alerts that people were sent, open ones first."""
     return visit.look("alerts", lambda: known(visit.store, OPEN), seconds=SELDOM / 3)
+
+
+def under_way(acts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Acts that are under way, with what they are in words: see `acts.html`."""
+    return [{**act, "told": audit.under_way(act)} for act in acts]
 
 
 def of_destination(found: Status, name: str) -> list[Problem]:

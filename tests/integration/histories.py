@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, text
 
 from lab.trace import Trace
 from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.model import Single
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Runs
@@ -160,6 +161,8 @@ class Relay(RuleBasedStateMachine):
         if not self.broker.queue:
             return None
         task = chance.of(self.broker.queue)
+        if isinstance(task, Single) and self._is_being_cancelled(task.id):
+            return None
         if not chance.one_in(5):
             self.broker.queue.remove(task)
         self.count += 1
@@ -183,6 +186,10 @@ class Relay(RuleBasedStateMachine):
         while worker in self.workers:
             self.workers.remove(worker)
             self._resume(worker, chance)
+
+    def _is_being_cancelled(self, id: str) -> bool:
+        """Whether a worker that begins this message would wait for a transaction of the application."""
+        return any(id in cancelled for cancelled in self.cancelled.values())
 
     @property
     def _nobody_cancels(self) -> bool:
@@ -250,8 +257,8 @@ class Relay(RuleBasedStateMachine):
     def begin_a_run(self, chance: Chance) -> None:
         if self.tasks.copies:
             copy = chance.of(self.tasks.copies)
-            if any(copy.id in cancelled for cancelled in self.cancelled.values()):
-                return  # the worker would wait for the application's transaction
+            if self._is_being_cancelled(copy.id):
+                return
             if not chance.one_in(4):
                 self.tasks.copies.remove(copy)
             self.count += 1

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from html import unescape
 from itertools import product
+from typing import Any
 from urllib.parse import parse_qs
 from uuid import UUID, uuid4
 
@@ -14,8 +15,10 @@ import pytest
 from sqlalchemy import text
 
 from outbox_tasks.model import Step, Verdict
+from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages import acts as batches
 from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Role
@@ -157,7 +160,7 @@ class TestPreview:
         assert "Redrive 4 messages?" in shown
         assert "orders order.created http_400 ✗ dead 3" in shown
         assert f"mails mail.sent http_400 ✗ dead 1 {mail}" in shown
-        assert "mails is not configured here: its messages would be dead again in an hour." in shown
+        assert "'mails' is not configured here: its messages would be dead again in an hour." in shown
         assert "outbox-tasks redrive --all" in shown
         shown = browser.text("/acts/new", action="discard", destination="mails")
         assert "Discard 1 message?" in shown
@@ -185,6 +188,26 @@ class TestPreview:
         html = browser.read("/acts/new", action="redrive")
         assert "There may be more" in words(html)
         assert "total" not in form(html)
+
+    def test_says_who_else_changes_the_same_messages_and_what_stands_in_the_way(
+        self, browser: Browser, store: Store, rows: Rows
+    ) -> None:
+        [dead] = bury(rows)
+        pauses.pause(store, "orders", "bob", "moving house")
+        how: dict[str, Any] = {"who": "carl", "why": None, "token": uuid4(), "total": 1, "wake": False}
+        runner = Runner(store)
+        entry = runner.begin("redrive", Filter(states=("dead",), destination="orders"), **how)
+        runner._take()  # and it does nothing
+        for query in ({"destination": "orders"}, {"id": dead}, {}):
+            shown = browser.text("/acts/new", action="redrive", **query)
+            assert "carl is redriving 1 message of orders since " in shown
+            assert "These messages would wait: orders is paused by bob since" in shown
+        assert "carl is" not in browser.text("/acts/new", action="redrive", destination="mails")
+        start = browser.read("/")
+        assert "carl is redriving 1 message of orders since " in words(start)
+        assert f'action="/acts/{entry}/stop"' in start
+        assert entry_of(browser.post(f"/acts/{entry}/stop")) == entry
+        assert "carl is" not in browser.text("/")
 
     def test_refuses_what_it_can_not_mean(self, browser: Browser, rows: Rows) -> None:
         queries: list[dict[str, str]] = [
@@ -439,6 +462,38 @@ class TestAct:
         shown = browser.text(f"/acts/{done.entry}")
         assert "3 messages discarded" in shown
         assert "3 messages, by their ids" in shown
+
+    def test_keeps_its_rate_and_limit_in_the_command_when_it_has_ended(self, browser: Browser, rows: Rows) -> None:
+        bury(rows, 3)
+        entry = entry_of(browser.post("/acts", **preview(browser), why="slowly", rate="200", limit="2"))
+        assert "2 messages redriven" in ended(browser, entry)
+        assert "outbox-tasks redrive --all --rate 200 --limit 2 --why slowly" in browser.text(f"/acts/{entry}")
+        asked = browser.read("/acts/new", action="redrive", rate="200", limit="2", why="slowly")
+        assert "outbox-tasks redrive --all --rate 200 --limit 2 --why slowly" in words(asked)
+        assert (form(asked)["rate"], form(asked)["limit"], form(asked)["why"]) == ("200", "2", "slowly")
+
+    def test_tries_now_what_waits_for_an_attempt(self, browser: Browser, store: Store, rows: Rows) -> None:
+        waits = {"attempts": 2, "last_error_code": "http_429", "locked_until": seconds_from_now(900)}
+        one, two, three = rows.insert(3, **waits)
+        assert f"/acts/new?action=try&amp;id={one}" in browser.read(f"/messages/{one}")
+        assert '<button name="action" value="try">' in browser.read("/messages")
+        link = "/acts/new?action=try&amp;destination=orders"
+        assert link in browser.read("/destinations/orders")
+        fields = preview(browser, "try", id=one)
+        assert "1 message made due" in ended(browser, entry_of(browser.post("/acts", **fields, why="mended")))
+        entry = entry_of(browser.post("/acts", **preview(browser, "try", destination="orders"), why="mended"))
+        assert "2 messages made due" in ended(browser, entry)
+        assert [rows.one(id).place for id in (one, two, three)] == ["ready"] * 3
+        assert "outbox-tasks try --destination orders --why mended" in browser.text(f"/acts/{entry}")
+
+    def test_tries_a_destination_whose_circuit_is_open(self, browser: Browser, store: Store, rows: Rows) -> None:
+        with rows.engine.begin() as connection:
+            opened = "now(), now() + interval '1 hour', 'connection', 'refused'"
+            row = f"(name, opened_at, pause_until, error_code, error) VALUES ('orders', {opened})"
+            connection.execute(text(f"INSERT INTO {rows.tables.destinations} {row}"))
+        fields = preview(browser, "try", destination="orders")
+        ended(browser, entry_of(browser.post("/acts", **fields, why="mended")))
+        assert [(row.state, row.next_try <= 0) for row in store.traffic.states()] == [("trying", True)]
 
     def test_of_another_kind_is_shown_too(self, browser: Browser, store: Store, rows: Rows) -> None:
         [id] = bury(rows)

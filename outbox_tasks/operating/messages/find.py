@@ -193,12 +193,6 @@ class Lookup:
         found = [{**row._asdict(), "id": str(row.id)} for row in rows]
         return sorted(found, key=lambda row: str(row["destination"]))
 
-    def states(self, ids: list[UUID]) -> dict[str, str]:
-        """The states of these messages, by id."""
-        found = self._database.ask("find/states.sql", ids=ids)
-        # If a message was replayed, its copy that waits comes first, and counts.
-        return {str(row.id): row.state for row in reversed(found)}
-
     def groups(self, destination: str | None = None) -> tuple[list[dict[str, Any]], bool]:
         """The error groups of the dead letters, the largest first; and whether these are all."""
         found: list[dict[str, Any]] = []

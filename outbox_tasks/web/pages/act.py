@@ -1,13 +1,13 @@
 """Acts on messages: a preview, a form with a reason, and one act, as it goes on and when it has ended.
 
-There are two acts. Redrive sends dead letters again. Discard gives messages up; for a message that still waits, that is
-what `outbox.cancel` does, with an entry in the audit.
+There are three acts. Redrive sends dead letters again. Try sends at once what waits for another attempt. Discard gives
+messages up; for a message that still waits, that is what `outbox.cancel` does, with an entry in the audit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,12 +18,20 @@ from starlette.responses import Response
 from outbox_tasks.errors import InvalidAct, InvalidFilter
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import filters
-from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import DEAD, Became, Filter, Lookup
+from outbox_tasks.operating.messages.preview import Choice, preview
+from outbox_tasks.web import overview
 from outbox_tasks.web.visit import LONGEST_REASON, Visit
 
 MOST_IDS = 100
 """Messages that can be named, as many as a list shows."""
+
+NAMED = 20
+"""Messages that an act has not changed, of which its page shows some."""
+
+ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 
 KINDS = 50
 """Kinds of messages that the preview shows."""
@@ -34,85 +42,83 @@ PATIENCE = 0.2
 SOON = 1.0
 """Seconds for which a form waits for the end of an act on named messages."""
 
+ABOUT = {
+    "redrive": "A redriven message is sent again at once, with all its attempts.",
+    "try": "A message that waits for another attempt is due at once. Its attempts and the order of its key stay.",
+    "discard": "A discarded message goes to the archive and is not sent. What waits behind it in its key goes on.",
+}
+"""What each act does."""
+
 RATES = (0.01, 100_000.0)
 LIMITS = (1, 1_000_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which messages an act is for."""
+def choice_of(fields: Mapping[str, list[str]]) -> Choice:
+    """What an address or a form says. Raises `InvalidAct` or `InvalidFilter`."""
+    action: Any = (fields.get("action") or [""])[0]
+    if action not in filters.CHANGEABLE:
+        raise InvalidAct(reason=f"the acts are {', '.join(filters.CHANGEABLE)}")
+    wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
+    if "chosen" in fields and not ids:
+        raise InvalidAct(reason="no message was chosen; go back to the list and choose some")
+    if len(ids) > MOST_IDS:
+        raise InvalidAct(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
+    if ids and wanted.facts:
+        raise InvalidAct(reason="name the messages, or choose them by a filter, not both")
+    return Choice(action, filters.for_act(action, wanted, named=bool(ids)), ids)
 
-    action: Action
-    wanted: Filter
-    ids: Sequence[UUID]
 
-    @classmethod
-    def of(cls, fields: Mapping[str, list[str]]) -> Choice:
-        """What an address or a form says. Raises `InvalidAct` or `InvalidFilter`."""
-        action: Any = (fields.get("action") or [""])[0]
-        if action not in filters.CHANGEABLE:
-            raise InvalidAct(reason=f"the acts are {' and '.join(filters.CHANGEABLE)}")
-        wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
-        if "chosen" in fields and not ids:
-            raise InvalidAct(reason="no message was chosen; go back to the list and choose some")
-        if len(ids) > MOST_IDS:
-            raise InvalidAct(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
-        if ids and wanted.facts:
-            raise InvalidAct(reason="name the messages, or choose them by a filter, not both")
-        return cls(action, filters.for_act(action, wanted, named=bool(ids)), ids)
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """What a form sends, so that `of` reads the same."""
-        chosen = {"id": [str(id) for id in self.ids]} if self.ids else filters.query_of(self.wanted)
-        return {"action": self.action, **chosen}
+def fields_of(choice: Choice) -> dict[str, Any]:
+    """What a form sends, so that `choice_of` reads the same."""
+    chosen = {"id": [str(id) for id in choice.ids]} if choice.ids else filters.query_of(choice.wanted)
+    return {"action": choice.action, **chosen}
 
 
 def new(visit: Visit) -> Response:
     """The preview: which messages, how many, of which kinds."""
-    return _preview(visit, Choice.of(visit.query))
+    return _preview(visit, choice_of(visit.query))
 
 
 def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Response:
-    store = visit.store
-    plan: Plan | None = None
-    states: Mapping[str, str] = {}
-    if choice.ids:
-        states = Lookup(store).states(list(choice.ids))
-        fit = sum(states.get(str(id)) in choice.wanted.states for id in choice.ids)
-    else:
-        plan = Operator(store, visit.person.name).plan(choice.wanted, seconds=PATIENCE)
-        fit = plan.count
-    sure = plan is None or not plan.more
-    lost = {kind.destination for kind in plan.kinds} - store.settings.destinations.keys() if plan else set()
+    found = preview(visit.store, choice, seconds=PATIENCE)
+    plan = found.plan
+    said = {name: visit.said(name) or visit.ask(name) for name in ("why", "rate", "limit")}
+    rate, limit = (
+        float(text) if (text := said[name]) and NUMBER.fullmatch(text) else None for name in ("rate", "limit")
+    )
     return visit.show(
         "act_new.html",
         status=200 if refused is None else 400,
         again=None,
         refused=refused,
         choice=choice,
+        about=ABOUT[choice.action],
         chosen=which(choice.wanted),
         done=filters.DONE[choice.action],
-        plan=plan,
+        found=found,
         kinds=plan.kinds[:KINDS] if plan else [],
-        states=states,
-        fit=fit,
-        sure=sure,
+        said=said,
         hidden={
-            **choice.fields,
+            **fields_of(choice),
             "until": visit.said("until") or (plan.until.isoformat() if plan else None),
-            "total": fit if sure else None,
+            "total": None if found.more else found.count,
             "token": visit.said("token") or str(uuid4()),
         },
-        unknown=sorted(lost) if choice.action == "redrive" else [],
-        command=filters.command_line(choice.action, choice.wanted, choice.ids),
+        command=filters.command_line(
+            choice.action,
+            choice.wanted,
+            choice.ids,
+            rate=rate or None,
+            limit=int(limit) if limit else None,
+            why=said["why"],
+        ),
         longest_why=LONGEST_REASON,
     )
 
 
 def begin(visit: Visit) -> Response:
     """Do what the form says, in the background; the form's token makes that a repetition does nothing."""
-    choice = Choice.of(visit.form)
+    choice = choice_of(visit.form)
     try:
         given = _given(visit)
     except (InvalidAct, HTTPException) as refused:
@@ -121,17 +127,17 @@ def begin(visit: Visit) -> Response:
     ids = choice.ids
     if visit.said("first") and choice.action == "redrive":
         given |= {"limit": 1, "total": 1}
-        rest, ids = {**choice.fields, "id": [str(id) for id in ids[1:]] or None}, ids[:1]
+        rest, ids = {**fields_of(choice), "id": [str(id) for id in ids[1:]] or None}, ids[:1]
     entry = visit.acts.begin(choice.action, choice.wanted, ids, who=visit.person.name, **given)
     if ids or rest:
         visit.acts.ended(entry, SOON)
-    visit.looks.forget("acts")
+    _forget(visit)
     return visit.go(f"/acts/{entry}", **rest)
 
 
 def _given(visit: Visit) -> dict[str, Any]:
     """The other fields of the form. Raises `InvalidAct` or `HTTPException`."""
-    rate, limit, total = _number(visit, "rate"), _number(visit, "limit"), _number(visit, "total")
+    rate, limit, total = (_number(visit.said(name), name) for name in ("rate", "limit", "total"))
     if rate is not None and not RATES[0] <= rate <= RATES[1]:
         raise InvalidAct(reason=f"the rate is a number from {RATES[0]:g} to {RATES[1]:,.0f} messages a second")
     if limit is not None and not (LIMITS[0] <= limit <= LIMITS[1] and limit == int(limit)):
@@ -150,9 +156,8 @@ def _given(visit: Visit) -> dict[str, Any]:
             "until": until, "token": token}  # fmt: skip
 
 
-def _number(visit: Visit, name: str) -> float | None:
+def _number(said: str | None, name: str) -> float | None:
     """A number of the form. Raises `InvalidAct`."""
-    said = visit.said(name)
     try:
         number = None if said is None else float(said)
     except ValueError:
@@ -164,13 +169,14 @@ def show(visit: Visit) -> Response:
     """One act: how far it is, or what was done."""
     act = _act(visit)
     # Whoever may write into the audit may have put anything into the facts.
-    numbers = ("seconds", "missed", "named", "limit")
+    numbers = ("seconds", "missed", "named", "limit", "rate")
     facts = {k: v for k, v in act["facts"].items() if k not in numbers or type(v) in (int, float)}
     act["facts"] = facts
     going = act["wanted"] is not None
     if going and not act["held"] and not visit.read_only:
         visit.acts.wake()
     ended = {name: facts.get(name) for name in ("seconds", "stopped", "error", "missed")}
+    not_changed = [id for id in _texts(facts.get("not_changed")) if ID.fullmatch(id)]
     wanted = _wanted(facts)
     known = act["action"] in filters.CHANGEABLE
     named = 1 if act["target"] else facts.get("named")
@@ -184,10 +190,12 @@ def show(visit: Visit) -> Response:
         became=(became := visit.look(f"became {act['seq']}", lambda: Lookup(visit.store).became(act["seq"]))),
         verdict=_verdict(became),
         rest=_rest(visit),
+        not_changed=not_changed[:NAMED],
         named=named,
         known=known,
         chosen=which(wanted),
         limit=facts.get("limit"),
+        rate=facts.get("rate"),
         group=wanted.group,
         speed=speed,
         left=(act["total"] - act["count"]) / speed if going and speed and act["total"] else None,
@@ -196,6 +204,10 @@ def show(visit: Visit) -> Response:
         facts=audit.facts_of({"facts": {k: v for k, v in facts.items() if k not in ended}}),
         command=_command(act, wanted) if known else None,
     )
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def _verdict(became: Became | None) -> str:
@@ -211,18 +223,24 @@ def _verdict(became: Became | None) -> str:
 def _rest(visit: Visit) -> str | None:
     """After one message was tried: the preview of the act on the others, which the address names."""
     try:
-        choice = Choice.of(visit.query)
+        choice = choice_of(visit.query)
     except (InvalidAct, InvalidFilter):
         return None
-    return visit.url("/acts/new", **choice.fields)
+    return visit.url("/acts/new", **fields_of(choice))
 
 
 def stop(visit: Visit) -> Response:
     """End an act after its current batch."""
     act = _act(visit)
     visit.acts.stop(act["seq"], visit.person.name)
-    visit.looks.forget("acts")
+    _forget(visit)
     return visit.go(f"/acts/{act['seq']}")
+
+
+def _forget(visit: Visit) -> None:
+    """Look anew at the acts that are under way."""
+    for look in ("acts", overview.STATUS):
+        visit.looks.forget(look)
 
 
 def which(wanted: Filter) -> dict[str, str]:
@@ -259,5 +277,5 @@ def _command(act: Mapping[str, Any], wanted: Filter) -> str | None:
         return None
     if not ids and "named" in act["facts"]:
         return None
-    limit = act["facts"].get("limit")
-    return filters.command_line(act["action"], wanted, ids, rate=act["rate"], limit=limit, why=act["why"])
+    how = {name: act["facts"].get(name) for name in ("rate", "limit")}
+    return filters.command_line(act["action"], wanted, ids, **how, why=act["why"])

@@ -59,7 +59,6 @@ def destination(visit: Visit) -> Response:
         state=state,
         problems=overview.of_destination(found, name),
         place=lambda problem: overview.place(visit, problem),
-        may_resume=not one.in_service or one.breaker["failures"],
         commands={act: shell_line(act, *options, "--why", "…", *dashes, name) for act, *options in COMMANDS},
         details=(details := visit.look(f"destination {name}", lambda: _details(visit, name, one))),
         limited=any(each.change for each in details["limits"]),

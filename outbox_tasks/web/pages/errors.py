@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, MOST_GROUPS, Filter, Lookup
+from outbox_tasks.web import overview
 from outbox_tasks.web.visit import Visit
 
 SIZE, LAST = 50, 20
@@ -81,7 +82,7 @@ def errors(visit: Visit) -> Response:
         looked=MOST_GROUPS,
         counted=COUNTED,
         named=TYPES,
-        going=visit.look("acts", visit.acts.going),
+        going=visit.look("acts", lambda: overview.under_way(visit.acts.going())),
     )
 
 

@@ -26,6 +26,7 @@ def start(visit: Visit) -> Response:
         status=200 if known or not visit.settings.destinations else 503,
         found=found,
         known=known,
+        going=overview.under_way(act._asdict() for act in found.acts),
         problems=problems[:PROBLEMS],
         more_problems=len(problems) - PROBLEMS,
         number_wrong=sum(problem.severity is not Severity.NOTE for problem in problems),
