@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +28,8 @@ from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
-from outbox_tasks.operating.messages.search import Answer, search
+from outbox_tasks.operating.messages.search import KINDS, Answer, search
+from outbox_tasks.operating.problems import Connections
 from outbox_tasks.text import many, moment, one_line, printable, shell_line
 
 LONGEST = 64 * 1024
@@ -48,9 +50,9 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
     aggregate, or its key. If several messages fit, they are listed. Exit code 1 if there is none.
     """
     app, _ = installed() or (None, None)
-    with open_store() as store:
-        answered = search(store, text, app, payloads=payloads)
-        found = None if answered.only is None else Lookup(store, app).one(answered.only)
+    with open_store() as store, closing(Connections(store.settings, app)) as connections:
+        answered = search(store, text, connections, payloads=payloads)
+        found = None if answered.only is None else Lookup(store, connections).one(answered.only)
     if found is None and only_payload:
         raise click.UsageError(f"{len(answered.messages)} messages fit, and --payload is for one: name its id.")
     if found is None:
@@ -62,13 +64,6 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
         echo_raw(found["payload"])
     else:
         answer(_with_text(found), _message(found))
-
-
-KINDS = {
-    "id": "its id", "event": "its event", "beginning": "its id begins so", "task": "its Celery task",
-    "aggregate": "its aggregate", "key": "its key", "payload": "in its payload",
-}  # fmt: skip
-"""What a text is to a message."""
 
 
 def _listed(answered: Answer) -> RenderableType | None:

@@ -22,6 +22,7 @@ from outbox_tasks.web.pages import (
     keys,
     message,
     messages,
+    search,
     start,
     workers,
 )
@@ -77,6 +78,7 @@ ROUTES = [
     Route("POST", "/acts/{entry}/stop", ACT, act.stop),
     Route("GET", "/acts/{entry}", LOOK, act.show),
     Route("GET", "/messages", LOOK, messages.messages, "Messages"),
+    Route("GET", "/search", LOOK, search.found),
     Route("GET", "/messages/{id}/payload", PAYLOAD, message.payload),
     Route("GET", "/messages/{id}/edit", ACT, edit.edit),
     Route("POST", "/messages/{id}/edit", ACT, edit.save),

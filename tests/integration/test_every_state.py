@@ -37,6 +37,7 @@ def test_a_message_is_shown(state: str, more: dict[str, Any], visit: Visit, rows
     for browser in (visit(Role.LOOK), visit(**URLS)):
         words = browser.text(f"/messages/{id}")
         assert shown["state"] in words
+        assert shown["waits"] in words
         assert ("Held by" in words) == (shown["state"] == "leased")
         assert (", sending" in words) == (bool(shown["begun"]) and shown["state"] == "leased")
 

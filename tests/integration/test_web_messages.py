@@ -18,7 +18,7 @@ from sqlalchemy import DateTime, cast, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from outbox_tasks.errors import UnknownMessage
-from outbox_tasks.operating.messages import find, paging
+from outbox_tasks.operating.messages import paging
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
@@ -68,7 +68,7 @@ class TestList:
     def test_says_where_its_search_ended_and_goes_on(
         self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module, name in ((paging, "LOOK"), (paging, "FIRST_LOOK"), (find, "LOOK")):
+        for module, name in ((paging, "LOOK"), (paging, "FIRST_LOOK")):
             monkeypatch.setattr(module, name, 20)
         monkeypatch.setattr(messages_page, "SIZE", 5)
         rows.insert(30)
@@ -102,18 +102,6 @@ class TestList:
             assert (answer.status_code, said in answer.text) == (400, True), query
             assert b"<script>" not in answer.content
 
-    def test_leads_to_what_somebody_searches_for(self, visit: Visit, rows: Rows) -> None:
-        [id] = rows.insert(key="order:42", event_type="order.made")
-        browser = visit()
-        for word, where in (
-            (f" {id.upper()} ", f"/messages/{id}"),
-            ("order:42", "/messages?key=order%3A42"),
-            ("order.made", "/messages?type=order.made"),
-            ("a&b=c#d", "/messages?type=a%26b%3Dc%23d"),
-        ):
-            assert location(browser.get("/messages", find=word)) == where
-        assert listed(browser.read("/messages", key="order:42")) == [id]
-
     def test_says_its_filter_in_words_and_keeps_the_fields_closed(self, visit: Visit) -> None:
         html = visit().read("/messages", destination="orders", state="dead")
         assert '<details class="card"><summary>Filters: ' in html
@@ -139,6 +127,35 @@ class TestList:
 
 
 class TestSearches:
+    def test_on_every_page_lead_to_the_message_or_a_list(self, visit: Visit, rows: Rows) -> None:
+        [id] = rows.insert(key="order:42", payload=b'{"total": 4711}')
+        [dead] = bury(rows, key="order:43")
+        rows.settle(*rows.insert(key="order:43"))
+        browser = visit()
+        for path in ("/", f"/messages/{id}", "/doctor"):
+            assert '<input type="search" id="search" name="q"' in browser.read(path)
+        for name in (f" {id.upper()} ", id[:30], "order:42"):
+            assert location(browser.get("/search", q=name)) == f"/messages/{id}"
+        html = browser.read("/search", q="order:43")
+        assert (listed(html)[0], len(listed(html)), "its key" in html) == (dead, 2, True)
+        assert "It is dead since 2" in browser.text("/search", q="order:43")
+        assert location(browser.get("/search", q=" ")) == "/messages"
+        assert browser.get("/search", q="a\0").status_code == browser.get("/search", q="a" * 1001).status_code == 400
+
+    def test_say_what_may_be_the_case_and_look_into_payloads_for_those_who_may(self, visit: Visit, rows: Rows) -> None:
+        [id] = rows.insert(payload=b'{"total": 4711}')
+        browser, reader = visit(Role.PAYLOAD), visit(Role.LOOK)
+        html = browser.read("/search", q="4711")
+        assert "No message fits. One of these may be the case: It was rolled back, or never published" in browser.text(
+            "/search", q="4711"
+        )
+        assert 'href="/search?q=4711&amp;payloads=yes"' in html
+        assert location(browser.get("/search", q="4711", payloads="yes")) == f"/messages/{id}"
+        assert "<script" not in browser.read("/search", q="<script>alert(1)</script>").partition("<main")[2]
+        html = reader.read("/search", q="4711", payloads="yes")
+        assert "No message fits" in html
+        assert "payloads=yes" not in html
+
     def test_of_one_person_hold_up_nobody_else(self, visit: Visit) -> None:
         browser = visit(Role.LOOK)
         other = Browser(browser.page, Role.LOOK, "lou")
@@ -146,7 +163,7 @@ class TestSearches:
         with searches.by("anna"), searches.by("anna"):
             refused = browser.get("/messages", type="*a*")
             assert (refused.status_code, b"2 of your searches" in refused.content) == (429, True)
-            assert browser.get("/messages", find="k").status_code == 429
+            assert browser.get("/search", q="k").status_code == 429
             assert browser.get("/errors").status_code == other.get("/messages", type="*a*").status_code == 200
             with searches.by("bob"), searches.by("bob"):
                 assert other.get("/messages").status_code == 503

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
-
-from celery import Celery
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import NotDead, UnknownMessage
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages.waits import Reasons
+from outbox_tasks.operating.problems import Connections
 
 COUNTED = 100_000
 """Messages are counted up to this."""
@@ -117,41 +115,12 @@ class Became:
         return first + ", ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
 
 
-@dataclass(slots=True)
-class Found:
-    """Messages, the latest first, and how many rows were looked at."""
-
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    complete: bool = True
-    """Whether these are all of the wanted ones."""
-    looked: int = 0
-    back_to: datetime | None = None
-    """How far back in time the search got, if it did not get to the end."""
-
-
 class Lookup:
-    """Reads the messages of one outbox. `app`: the app that the relay is installed in, if any."""
+    """Reads the messages of one outbox. `connections`: see `Reasons`."""
 
-    def __init__(self, database: Database, app: Celery | None = None) -> None:
+    def __init__(self, database: Database, connections: Connections | None = None) -> None:
         self._database = database
-        self._reasons = Reasons(database, app)
-
-    def find(self, wanted: Filter, size: int, limit: float | None = None) -> Found:
-        """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die. `limit`: seconds
-        that a statement may run."""
-        verb, place = start(self._database, wanted, newer=False)
-        # Where an index has these together and in order, the first rows are the wanted ones.
-        ready = "kin" in place and wanted.facts.keys() <= {"states", "destination", "group"}
-        asked = {**wanted.parameters, **place, "size": size, "look": size if ready else max(size, LOOK)}
-        *rows, end = self._database.ask(verb, limit, **asked)
-        cut = end.end_seq is not None
-        if cut and verb == MESSAGES:  # what is at work is found, however much was sent since
-            *working, _ = self._database.ask(AT_WORK, limit, **asked)
-            both = {row.seq: row for row in (*working, *rows)}
-            rows = sorted(both.values(), key=lambda row: row.seq, reverse=True)[:size]
-        return Found(
-            [shown(row) for row in rows], not cut and len(rows) < size, end.looked, end.created_at if cut else None
-        )
+        self._reasons = Reasons(database, connections)
 
     def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any]:
         """Everything about a message. Also `ahead`: the first of its key, `waits`: why it is not going out, `audit`:

@@ -17,7 +17,8 @@ class HeldKeys:
 
     keys: list[dict[str, Any]]
     """Those behind a dead letter first, then those whose first message waits for its time: destination, key, id (of
-    the first message), last_error, waiting (how many are behind it, counted up to 10,000), and waits: why."""
+    the first message), until (None: until a person acts), last_error, waiting (how many are behind it, counted up to
+    10,000), and waits: why."""
     shut: dict[str, Wait]
     """Destinations that get nothing now and have messages with keys: all their keys wait."""
     more: bool
@@ -30,7 +31,7 @@ def held_up(store: Store, size: int, destination: str | None = None) -> HeldKeys
     found = [row._asdict() for row in overview.blocked_keys(store, size + 1, destination)]
     for key in found:
         died = f"{key['id']} is dead since {moment(key['since'])}: {one_line(str(key['last_error_code']))}"
-        key["waits"] = str(Wait(died, mend(key["id"])))
+        key |= {"until": None, "waits": str(Wait(died, mend(key["id"])))}
     shut = {name: wait for name, wait in of_destinations(store).items() if destination in (None, name)}
     keyed = set()
     for row in store.ask("look/waiting_keys.sql", destinations=names, shut=[*shut], size=size + 1):

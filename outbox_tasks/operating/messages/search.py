@@ -11,13 +11,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from celery import Celery
-
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.model import MAX_TEXT, sibling
 from outbox_tasks.operating.messages.find import ARCHIVED, LAST, Filter, Lookup
 from outbox_tasks.operating.messages.missing import reasons, uuid_of
+from outbox_tasks.operating.messages.paging import read_page
+from outbox_tasks.operating.problems import Connections
 from outbox_tasks.text import is_text
 
 MOST = 20
@@ -42,6 +42,13 @@ LOOK = 10_000
 """Payloads that one statement looks at."""
 
 
+KINDS = {
+    "id": "its id", "event": "its event", "beginning": "its id begins so", "task": "its Celery task",
+    "aggregate": "its aggregate", "key": "its key", "payload": "in its payload",
+}  # fmt: skip
+"""What a text is to a message."""
+
+
 @dataclass(slots=True)
 class Looked:
     """How far a search of payloads got."""
@@ -61,7 +68,7 @@ class Answer:
     text: str
     messages: list[dict[str, Any]] = field(default_factory=list)
     """As in a list, those at work first, then the latest. Also `kinds`: what the text is to the message (see
-    find/search.sql, and `payload`), and `waits`: if there are several, why the first ones are where they are."""
+    `KINDS`), and `waits`: if there are several, why the first ones are where they are."""
     more: bool = False
     """Whether there may be more messages than these."""
     payloads: Looked | None = None
@@ -78,10 +85,15 @@ class Answer:
 
 
 def search(
-    database: Database, text: str, app: Celery | None = None, *, payloads: bool = False, limit: float | None = None
+    database: Database,
+    text: str,
+    connections: Connections | None = None,
+    *,
+    payloads: bool = False,
+    limit: float | None = None,
 ) -> Answer:
     """The messages that a text names. `payloads`: also those in whose payload it stands, as far as two seconds go;
-    `limit`: seconds that any other statement may run; `app`: see `Lookup`. Raises `InvalidFilter`."""
+    `limit`: seconds that any other statement may run; `connections`: see `Reasons`. Raises `InvalidFilter`."""
     text = text.strip()
     if not text or not is_text(text) or len(text) > MAX_TEXT:
         raise InvalidFilter(reason=f"a search needs a text of 1 to {MAX_TEXT} characters, without NUL")
@@ -99,7 +111,7 @@ def search(
             seen.add(row.id)
             answer.messages.append({**row._asdict(), "kinds": kinds[row.id], "waits": None})
     if answer.only is None:
-        _explain(Lookup(database, app), answer.messages)
+        _explain(Lookup(database, connections), answer.messages)
     if not answer.messages:
         answer.reasons = list(reasons(database, text, in_payloads=payloads))
     return answer
@@ -119,8 +131,8 @@ def _named(database: Database, answer: Answer, limit: float | None) -> dict[UUID
     counts = [sum(kind in found for found in kinds.values()) for kind in ("beginning", "task", "aggregate", "key")]
     answer.more = max(counts) > MOST
     if answer.more and counts[-1] > MOST:  # these are some of them; people want the latest, and what is at work
-        latest = Lookup(database).find(Filter(key=text), MOST, limit).messages
-        kinds = {message["id"]: ["key"] for message in latest} or kinds
+        latest = read_page(database, Filter(key=text), MOST, limit=limit)
+        kinds = {message["id"]: ["key"] for message in latest.messages + latest.aside} or kinds
     return kinds
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from celery import Celery
-
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.limits import in_force
-from outbox_tasks.operating.problems import Problem, examine
+from outbox_tasks.operating.problems import Connections, Examination, Problem, Site, examine, look
 from outbox_tasks.operating.problems.order import FOLLOWS
 from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
@@ -47,11 +45,11 @@ class Wait:
 
 
 class Reasons:
-    """Why messages are where they are. What many may wait for is read once. `app`: the app that the relay is installed
-    in, if any."""
+    """Why messages are where they are. What many may wait for is read once. `connections`: those that are there; None:
+    the problems are looked for over connections of their own."""
 
-    def __init__(self, database: Database, app: Celery | None = None) -> None:
-        self._database, self._app = database, app
+    def __init__(self, database: Database, connections: Connections | None = None) -> None:
+        self._database, self._connections = database, connections
         self._settings = database.settings
 
     @cached_property
@@ -61,11 +59,16 @@ class Reasons:
 
     @cached_property
     def _standstill(self) -> list[Problem]:
-        return [each for each in examine(self._settings, self._app, only=STOPPED).problems if each.code in STOPPED]
+        return [each for each in self._examined(STOPPED).problems if each.code in STOPPED]
 
     @cached_property
     def _unheard(self) -> list[Problem]:
-        return [each for each in examine(self._settings, self._app).everything if each.code in UNHEARD]
+        return [each for each in self._examined().everything if each.code in UNHEARD]
+
+    def _examined(self, only: Collection[str] = ()) -> Examination:
+        if self._connections is None:
+            return examine(self._settings, only=only)
+        return look(Site(self._connections), only=only)
 
     def of(self, message: Row) -> Wait:
         """Why a message of `Lookup.one` is where it is."""

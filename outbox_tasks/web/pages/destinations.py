@@ -12,7 +12,8 @@ from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating.limits import InForce
 from outbox_tasks.operating.messages.filters import seconds_of
-from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter, Lookup
+from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter
+from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
@@ -78,7 +79,7 @@ def _details(visit: Visit, name: str, one: DestinationStatus) -> dict[str, Any]:
     """What only this page shows."""
     sends = visit.store.ask("look/sends.sql", destination=name, most=SENDS)
     wanted = Filter(states=(DEAD,), destination=name)
-    dead = Lookup(visit.store).find(wanted, LATEST).messages if one.states[DEAD] else []
+    dead = read_page(visit.store, wanted, LATEST).messages if one.states[DEAD] else []
     keys = counted.blocked_keys(visit.store, LATEST, name) if one.held_up else []
     most = visit.store.traffic.slots(name) if one.configured else None
     found = limits.in_force(visit.store, name) if one.configured else []

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, MOST_GROUPS, Filter, Lookup
+from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import Visit
 
@@ -108,12 +109,12 @@ def group(visit: Visit) -> Response:
     if not filters.GROUP.fullmatch(name):
         raise HTTPException(404, "There is no such error group.")
     wanted, lookup = Filter(states=(DEAD,), group=name), Lookup(visit.store)
-    found, last = visit.look(f"group {name}", lambda: (lookup.group(name), lookup.find(wanted, LAST).messages))
+    found, page = visit.look(f"group {name}", lambda: (lookup.group(name), read_page(visit.store, wanted, LAST)))
     return visit.show(
         "group.html",
         name=name,
         group=found,
-        last=last,
+        last=page.messages,
         counted=COUNTED,
         configured=found is None or found["destination"] in visit.settings.destinations,
         commands={action: filters.command_line(action, wanted) for action in filters.CHANGEABLE},

@@ -66,7 +66,7 @@ def message(visit: Visit) -> Response:
     """Everything about one message."""
     id = id_of(visit)
     part = LAID_OUT if visit.may(Role.PAYLOAD) else 0
-    one = visit.look(f"message {id} {part}", lambda: Lookup(visit.store).one(id, part))
+    one = visit.look(f"message {id} {part}", lambda: Lookup(visit.store, visit.connections).one(id, part))
     names: dict[str, Any] = {"again": None} if one["state"] in ARCHIVED else {}
     return visit.show(
         "message.html",

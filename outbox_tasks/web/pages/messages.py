@@ -1,20 +1,20 @@
-"""Messages: a list with filters, page by page, and the way to those that people have in mind."""
+"""Messages: a list with filters, page by page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.operating.messages import filters
-from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
+from outbox_tasks.operating.messages.find import STATES, Filter
 from outbox_tasks.operating.messages.life import error_of
-from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
+from outbox_tasks.operating.messages.paging import Cursor, read_page
 from outbox_tasks.web.visit import Visit
 
 SIZE = 50
@@ -45,9 +45,7 @@ class Asked:
 
 
 def messages(visit: Visit) -> Response:
-    """The messages of the filters. What a person searches for leads to its message, or to a filter."""
-    if (word := visit.ask("find")) is not None:
-        return _search(visit, word)
+    """The messages of the filters."""
     asked = _asked(visit.query)
     query = {name: [value for value in values if value.strip()] for name, values in visit.query.items()}
     names: dict[str, Any] = {"asked": asked, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
@@ -55,7 +53,8 @@ def messages(visit: Visit) -> Response:
     if not asked.wrong:
         try:
             with visit.searches.by(visit.person.name):
-                page, aside = visit.look(f"messages {asked.wanted} {asked.at}", lambda: _read(visit, asked))
+                read = partial(read_page, visit.store, asked.wanted, SIZE, asked.at, limit=PATIENCE)
+                page = visit.look(f"messages {asked.wanted} {asked.at}", read)
         except DatabaseTooSlow:
             raise HTTPException(
                 400, f"This search takes more than {PATIENCE:.0f} s. Name a destination or a key."
@@ -73,7 +72,6 @@ def messages(visit: Visit) -> Response:
     return visit.show(
         "messages.html",
         page=page,
-        aside=aside,
         first=list_at(None) if asked.at else None,
         newer=page.newer and list_at(page.newer),
         older=page.older and list_at(page.older),
@@ -82,21 +80,6 @@ def messages(visit: Visit) -> Response:
         changeable=filters.CHANGEABLE["discard"],
         **names,
     )
-
-
-def _search(visit: Visit, word: str) -> Response:
-    """To the message with this id; or else to those with this key, if there are any, or of this event type."""
-    try:
-        return visit.go(f"/messages/{UUID(word)}")
-    except ValueError:
-        pass
-    try:
-        of_key = filters.asked({"key": [word]})
-    except InvalidFilter:
-        return visit.go("/messages", key=word)
-    with visit.searches.by(visit.person.name):
-        found = read_page(visit.store, of_key, 1, limit=PATIENCE).messages
-    return visit.go("/messages", **({"key": word} if found else {"type": word}))
 
 
 def _asked(query: Mapping[str, Sequence[str]]) -> Asked:
@@ -120,16 +103,6 @@ def _asked(query: Mapping[str, Sequence[str]]) -> Asked:
         except ValueError:
             asked.wrong["at"] = "There is no such page of this list."
     return asked
-
-
-def _read(visit: Visit, asked: Asked) -> tuple[Page, list[dict[str, Any]]]:
-    """A page; and if its search came to no end, what the other indexes lead to, farther back."""
-    page = read_page(visit.store, asked.wanted, SIZE, asked.at, limit=PATIENCE)
-    if page.complete or asked.at is not None:
-        return page, []
-    known = {message["id"] for message in page.messages}
-    found = Lookup(visit.store).find(asked.wanted, SIZE, PATIENCE).messages
-    return page, [message for message in found if message["id"] not in known]
 
 
 def _acts(visit: Visit, wanted: Filter) -> dict[str, str]:

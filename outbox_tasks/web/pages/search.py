@@ -1,0 +1,29 @@
+"""The search of every page: to the one message that a text names, or to a list of those that it may mean."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
+from outbox_tasks.operating.messages.search import KINDS, search
+from outbox_tasks.web.access import Role
+from outbox_tasks.web.pages.messages import PATIENCE
+from outbox_tasks.web.visit import Visit
+
+
+def found(visit: Visit) -> Response:
+    """What a text leads to. With the role payload, also what has it in its payload, if that is asked for."""
+    text, payloads = visit.ask("q"), visit.ask("payloads") is not None and visit.may(Role.PAYLOAD)
+    if text is None:
+        return visit.go("/messages")
+    try:
+        with visit.searches.by(visit.person.name):
+            answer = search(visit.store, text, visit.connections, payloads=payloads, limit=PATIENCE)
+    except InvalidFilter as error:
+        raise HTTPException(400, f"{error.reason[:1].upper()}{error.reason[1:]}.") from None
+    except DatabaseTooSlow:
+        raise HTTPException(503, f"The database took more than {PATIENCE:.0f} s for this search. Try again.") from None
+    if answer.only is not None:
+        return visit.go(f"/messages/{answer.only}")
+    return visit.show("search.html", answer=answer, kinds=KINDS, again=None)
