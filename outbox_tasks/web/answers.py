@@ -6,17 +6,20 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyio import Semaphore, fail_after
 from anyio.lowlevel import RunVar
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from outbox_tasks.errors import (
@@ -43,9 +46,6 @@ from outbox_tasks.web.looks import Looks, Searches
 from outbox_tasks.web.mount import HOST, VISITOR
 from outbox_tasks.web.sign_in import SignIn
 from outbox_tasks.web.visit import Visit
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 log = logger(__name__)
 
@@ -93,20 +93,16 @@ class Answers:
 
     def __init__(self, settings: Settings, outbox: Outbox | None, who: Who | None, read_only: bool) -> None:
         self.settings, self._outbox, self._who, self._read_only = settings, outbox, who, read_only
-        self._sign_in = SignIn(settings.web_users)
+        self._sign_in = SignIn(settings)
         self._own = PerProcess(self._make)
         self._turns = RunVar[Semaphore]("turns")  # of each event loop
         # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
         self._own.get()
-        static = Mount("/static", StaticFiles(directory=render.STATIC))
-        signing = [
-            Route("/sign-in", self._ask_to_sign_in, methods=["GET"]),
-            Route("/sign-in", self._let_in, methods=["POST"]),
-            Route("/sign-out", self._let_out, methods=["POST"]),
-        ]
-        pages: list[BaseRoute] = [route.made(self._endpoint(route)) for route in routes.ROUTES]
+        signing = [] if who else self._sign_in.routes
+        pages = [route.made(partial(self._show, route)) for route in routes.ROUTES]
         self.app = Starlette(
-            routes=[static, *(signing if who is None else []), *pages],
+            routes=[Mount("/static", StaticFiles(directory=render.STATIC)), *signing, *pages],
+            middleware=[Middleware(ExceptionMiddleware, handlers={Exception: self._trouble})],
             exception_handlers={HTTPException: self._trouble},
             lifespan=self._life,
         )
@@ -124,29 +120,12 @@ class Answers:
             own.close()
 
     def _make(self) -> _Own:
-        connections = Connections(self.settings, self._celery)
+        app = self._outbox and self._outbox.celery
+        installed = app if app is not None and "outbox_relay" in vars(app) else None  # its broker is the relay's
+        connections = Connections(self.settings, installed)
         return _Own(connections, Runner(connections.store))
 
-    @property
-    def _celery(self) -> Celery | None:
-        """The application's Celery app, if the relay is installed in it: its broker is the relay's."""
-        app = self._outbox and self._outbox.celery
-        return app if app is not None and "outbox_relay" in vars(app) else None
-
-    def _endpoint(self, route: routes.Route) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            return await self._answer(request, lambda: self._show_page(request, route))
-
-        return endpoint
-
-    async def _answer(self, request: Request, make: Callable[[], Awaitable[Response]]) -> Response:
-        """What `make` returns, or a page that says what went wrong."""
-        try:
-            return await make()
-        except Exception as error:
-            return await self._trouble(request, error)
-
-    async def _show_page(self, request: Request, route: routes.Route) -> Response:
+    async def _show(self, route: routes.Route, request: Request) -> Response:
         person = await self._person(request)
         if person is None and self._who is None:
             return self._sign_in.ask(request, 401)
@@ -178,16 +157,14 @@ class Answers:
         """Who visits."""
         if self._who is None:
             return self._sign_in.person(request)
-        environ = request.scope.get("wsgi_environ", {})
-        if VISITOR in environ:
-            found = environ[VISITOR].result()
-            if inspect.isawaitable(found):
-                if inspect.iscoroutine(found):
-                    found.close()
+        if visitor := request.scope.get("wsgi_environ", {}).get(VISITOR):
+            found = visitor.result()
+            if inspect.iscoroutine(found):
+                found.close()
                 raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
             return found  # type: ignore[no-any-return]
-        visitor = await run_in_threadpool(self._who, request.scope[HOST])
-        return await visitor if inspect.isawaitable(visitor) else visitor
+        asked = await run_in_threadpool(self._who, request.scope[HOST])
+        return await asked if inspect.isawaitable(asked) else asked
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -199,38 +176,17 @@ class Answers:
             with fail_after(PATIENCE):
                 await turns.acquire()
         except TimeoutError:
-            raise HTTPException(
-                503, "The page is busy: too many people ask at once. It tries again by itself."
-            ) from None
+            raise HTTPException(503, "The page is busy: too many people ask. It tries again by itself.") from None
         try:
             yield
         finally:
             turns.release()
 
-    async def _ask_to_sign_in(self, request: Request) -> Response:
-        return render.go(request, "/")
-
-    async def _let_in(self, request: Request) -> Response:
-        async def make() -> Response:
-            return self._sign_in.let_in(request, await form_of(request, self.settings))
-
-        return await self._answer(request, make)
-
-    async def _let_out(self, request: Request) -> Response:
-        async def make() -> Response:
-            await form_of(request, self.settings)
-            request.session.clear()
-            return render.go(request, "/")
-
-        return await self._answer(request, make)
-
-    async def _trouble(self, request: Request, error: Exception) -> Response:
+    async def _trouble(self, request: Any, error: Exception) -> Response:
         """A page that says what went wrong."""
         status, text, headers = _said(request, error)
-        names: dict[str, Any] = {"status": status, "text": text}
-        if status < 500:  # to ask again changes nothing
-            names["again"] = None
-        return render.show(request, "trouble.html", names, status, headers)
+        again = {} if status >= 500 else {"again": None}  # to ask again changes nothing
+        return render.show(request, "trouble.html", {"status": status, "text": text, **again}, status, headers)
 
 
 def _said(request: Request, error: Exception) -> tuple[int, str, Mapping[str, str] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outbox_tasks.operating import audit, status
 from outbox_tasks.operating.courses import Course, courses, empty
@@ -12,9 +12,6 @@ from outbox_tasks.operating.status import Status
 from outbox_tasks.telemetry.alerts import known
 from outbox_tasks.web import charts
 from outbox_tasks.web.visit import Visit
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 STATUS = "status"
 """The name of the look at the whole outbox."""
@@ -40,14 +37,10 @@ def look_at(visit: Visit) -> Status:
     return visit.look(STATUS, lambda: status.read(visit.connections))
 
 
-def drawn(visit: Visit, names: Iterable[str]) -> Mapping[str, Markup]:
+def drawn(visit: Visit, names: Iterable[str]) -> Mapping[str, charts.Chart]:
     """The small charts of these destinations."""
-
-    def draw() -> dict[str, Markup]:
-        return {name: charts.small(name, course) for name, course in courses(visit.store, WIDTH, SPANS).items()}
-
-    found = visit.look("drawn", draw, seconds=SELDOM)
-    return {name: found.get(name) or charts.small(name, empty(WIDTH, SPANS)) for name in names}
+    found = visit.look("courses", lambda: courses(visit.store, WIDTH, SPANS), seconds=SELDOM)
+    return {name: charts.small(found.get(name) or empty(WIDTH, SPANS)) for name in names}
 
 
 def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:

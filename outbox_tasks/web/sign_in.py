@@ -8,7 +8,6 @@ import ipaddress
 import logging
 import re
 import secrets
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,11 +15,12 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from outbox_tasks.settings.web import WebUser
+from outbox_tasks.settings import Settings
 from outbox_tasks.web import render
 from outbox_tasks.web.access import SIGNED_IN, Person, Role
-from outbox_tasks.web.forms import TOKEN, Fields, give_token
+from outbox_tasks.web.forms import TOKEN, form_of, give_token
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,15 @@ class SignIn:
     Wrong passwords are counted by name and client, so nobody can lock out somebody else, and who has signed in goes on.
     Names that have a password and names that have none are treated alike."""
 
-    def __init__(self, users: Mapping[str, WebUser]) -> None:
-        self._users = users
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._users = settings, settings.web_users
         self._nobody = secrets.token_urlsafe()
         self._wrong: OrderedDict[bytes, list[float]] = OrderedDict()
-        self._lock = threading.Lock()
+        self.routes = [
+            Route("/sign-in", self._let_in, methods=["POST"]),
+            Route("/sign-in", self._start, methods=["GET"]),
+            Route("/sign-out", self._let_out, methods=["POST"]),
+        ]
 
     def person(self, request: Request) -> Person | None:
         """Who has signed in with this browser."""
@@ -61,11 +65,14 @@ class SignIn:
         """The form to sign in with. What was asked for is shown after that."""
         give_token(request)
         place = render.here(request) if request.method in ("GET", "HEAD") else None
-        names = {"titles": {}, "again": None, "next": place, "wrong": None, "csrf": request.session[TOKEN], **names}
-        return render.show(request, "sign_in.html", names, status)
+        usual = {"titles": {}, "again": None, "next": place, "wrong": None, "csrf": request.session[TOKEN]}
+        return render.show(request, "sign_in.html", {**usual, **names}, status)
 
-    def let_in(self, request: Request, form: Fields) -> Response:
-        """Check a name and a password. Raises `HTTPException` after too many wrong ones."""
+    async def _start(self, request: Request) -> Response:
+        return render.go(request, "/")
+
+    async def _let_in(self, request: Request) -> Response:
+        form = await form_of(request, self._settings)
         name, password, place = ((form.get(field) or [""])[0] for field in ("name", "password", "next"))
         if not self._is_right(name, password, _counts(name, request)):
             return self.ask(request, 401, next=place, wrong="This name and this password do not belong together.")
@@ -73,6 +80,11 @@ class SignIn:
         request.session[SIGNED_IN] = name
         give_token(request)
         return Response(None, 303, {"Location": place if LOCAL.fullmatch(place) else render.url(request, "/")})
+
+    async def _let_out(self, request: Request) -> Response:
+        await form_of(request, self._settings)
+        request.session.clear()
+        return render.go(request, "/")
 
     def _is_right(self, name: str, password: str, counts: Mapping[bytes, int]) -> bool:
         if wait := self._wait(counts):
@@ -89,21 +101,19 @@ class SignIn:
     def _wait(self, counts: Mapping[bytes, int]) -> float:
         """Seconds until one more password is looked at."""
         now = time.monotonic()
-        with self._lock:
-            found = [(self._wrong.get(count, []), most) for count, most in counts.items()]
+        found = [(self._wrong.get(count, []), most) for count, most in counts.items()]
         return max(max(0.0, wrong[0] + MINUTE - now) if len(wrong) >= most else 0.0 for wrong, most in found)
 
     def _note_wrong(self, counts: Mapping[bytes, int], name: str) -> None:
         now = time.monotonic()
-        with self._lock:
-            for count, most in counts.items():
-                recent = [at for at in self._wrong.get(count, []) if now - at < MINUTE]
-                self._wrong[count] = [*recent, now][-most:]
-                self._wrong.move_to_end(count)
-                if len(self._wrong) > COUNTS:
-                    self._wrong.popitem(last=False)
-                if len(recent) == most - 1:
-                    log.warning("after %d wrong passwords for %r, their client waits for a minute", most, name)
+        for count, most in counts.items():
+            recent = [at for at in self._wrong.get(count, []) if now - at < MINUTE]
+            self._wrong[count] = [*recent, now][-most:]
+            self._wrong.move_to_end(count)
+            if len(self._wrong) > COUNTS:
+                self._wrong.popitem(last=False)
+            if len(recent) == most - 1:
+                log.warning("after %d wrong passwords for %r, their client waits for a minute", most, name)
 
 
 def _counts(name: str, request: Request) -> dict[bytes, int]:

@@ -294,7 +294,7 @@ def test_the_page_says_what_is_wrong_with_the_database_and_recovers(
         browser = Browser(page)
 
         def says(status: int, text: str) -> bool:
-            answer = browser.get("/")
+            answer = browser.get("/audit")
             return (answer.status_code, text in answer.text) == (status, True)
 
         assert says(503, "Run `outbox-tasks init` once")
@@ -303,7 +303,7 @@ def test_the_page_says_what_is_wrong_with_the_database_and_recovers(
         proxy.refuses = True
         proxy.reset()
         assert eventually(lambda: says(503, "can&#39;t serve the outbox"))
-        assert 'id="live" hx-get="/"' in browser.get("/").text
+        assert 'id="live" hx-get="/audit"' in browser.get("/audit").text
         proxy.refuses = False
         assert eventually(lambda: says(200, "<h1"))
         page.close()

@@ -35,7 +35,7 @@ class Doctor:
     def __init__(self, settings: Settings, app: Celery | None) -> None:
         self._settings, self._app = settings, app
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread()
         self._ended = -math.inf
         self.found: Examination | None = None
         self.at: datetime | None = None
@@ -45,18 +45,16 @@ class Doctor:
 
     @property
     def looking(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread.is_alive()
 
     def look(self, *, again: bool) -> None:
         """Look, unless what was found last still counts. Waits a moment for the findings."""
         with self._lock:
-            age = time.monotonic() - self._ended
-            if not self.looking and age > (SOON if again else KEPT):
+            if not self.looking and time.monotonic() - self._ended > (SOON if again else KEPT):
                 self._thread = threading.Thread(target=self._examine, name="outbox-doctor", daemon=True)
                 self._thread.start()
-            thread = self._thread
-        if thread is not None:
-            thread.join(PATIENCE)
+        if self.looking:
+            self._thread.join(PATIENCE)
 
     def _examine(self) -> None:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -23,48 +22,13 @@ TYPES = 3
 """Event types of a row that are named."""
 
 
-@dataclass(slots=True)
-class Fold:
-    """The error groups of one destination and one code: an error may have a text for each customer."""
-
-    destination: str
-    last_error_code: str | None
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    """The largest first."""
-
-    @property
-    def count(self) -> int:
-        """How many dead letters."""
-        return sum(group["count"] for group in self.groups)
-
-    @property
-    def some(self) -> bool:
-        """Whether there are more than were counted."""
-        return any(group["count"] >= COUNTED for group in self.groups)
-
-    @property
-    def first_at(self) -> Any:
-        """When the first one died."""
-        return min(group["first_at"] for group in self.groups)
-
-    @property
-    def dead_at(self) -> Any:
-        """When the last one died."""
-        return max(group["dead_at"] for group in self.groups)
-
-    @property
-    def types(self) -> list[str]:
-        """Their event types."""
-        return list(dict.fromkeys(group["event_type"] for group in self.groups))
-
-
 def errors(visit: Visit) -> Response:
     """What the dead letters died of, by destination and code, the most first; with both, the groups of these."""
     wanted = filters.asked(visit.query)
     found, complete = visit.look(f"errors {wanted.destination}", lambda: Lookup(visit.store).groups(wanted.destination))
     folds = _folded(found, wanted.code)
     inside = wanted.destination is not None and wanted.code is not None
-    rows: list[Any] = [group for fold in folds for group in fold.groups] if inside else folds
+    rows: list[Any] = [group for fold in folds for group in fold["groups"]] if inside else folds
     page = _page(visit.ask("page"), len(rows))
 
     def at(number: int) -> str:
@@ -87,14 +51,27 @@ def errors(visit: Visit) -> Response:
     )
 
 
-def _folded(groups: Iterable[dict[str, Any]], code: str | None) -> list[Fold]:
-    """The groups by destination and code, the most dead letters first; those of one code only."""
-    folds: dict[tuple[str, str | None], Fold] = {}
+def _folded(groups: Iterable[dict[str, Any]], code: str | None) -> list[dict[str, Any]]:
+    """The groups by destination and code, the most dead letters first; those of one code only. An error may have a text
+    for each customer, and so many groups."""
+    folds: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
     for group in groups:
         if code in (None, group["last_error_code"]):
-            place = group["destination"], group["last_error_code"]
-            folds.setdefault(place, Fold(*place)).groups.append(group)
-    return sorted(folds.values(), key=lambda fold: -fold.count)
+            folds.setdefault((group["destination"], group["last_error_code"]), []).append(group)
+    found = [
+        {
+            "destination": destination,
+            "last_error_code": last_error_code,
+            "groups": inside,
+            "count": sum(group["count"] for group in inside),
+            "some": any(group["count"] >= COUNTED for group in inside),
+            "first_at": min(group["first_at"] for group in inside),
+            "dead_at": max(group["dead_at"] for group in inside),
+            "types": list(dict.fromkeys(group["event_type"] for group in inside)),
+        }
+        for (destination, last_error_code), inside in folds.items()
+    ]
+    return sorted(found, key=lambda fold: -fold["count"])
 
 
 def _page(said: str | None, rows: int) -> int:

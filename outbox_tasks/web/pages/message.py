@@ -6,8 +6,6 @@ import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -39,27 +37,13 @@ PIECE = 4 * 1024 * 1024
 
 HEX_LINES = 32
 
-HEADER, HEADERS = 1_500, 8_000
-"""Characters of one header that are shown, and of all headers."""
+HEADERS = 8_000
+"""Characters of the headers that are shown."""
 
 ACTS = 15
 """Acts of people that are shown."""
 
 TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What a message brings, for those who may see it."""
-
-    payload: str
-    size: int
-    is_text: bool
-    cut: bool
-    headers: list[tuple[str, str]]
-    more_headers: int
-    trace: str | None
-    """The page of its trace."""
 
 
 def message(visit: Visit) -> Response:
@@ -117,26 +101,15 @@ def id_of(visit: Visit) -> UUID:
         ) from None
 
 
-def _contents(visit: Visit, one: dict[str, Any]) -> Contents:
+def _contents(visit: Visit, one: dict[str, Any]) -> dict[str, Any]:
+    """What a message brings, for those who may see it."""
     payload = bytes(one["payload"])
     all_of_it = one["size"] == len(payload)
     text = laid_out(payload) if all_of_it else _decoded(payload)
     shown = hexadecimal(payload, HEX_LINES) if text is None else text[:SHOWN]
     more = not all_of_it or (len(payload) > 16 * HEX_LINES if text is None else len(text) > SHOWN)
-    headers, left = _headers(one["headers"])
-    return Contents(shown, one["size"], text is not None, more, headers, left, _trace(visit, one["headers"]))
-
-
-def _headers(headers: Any) -> tuple[list[tuple[str, str]], int]:
-    """Some headers as texts, and how many more there are. A writer may have put anything there."""
-    found = headers if isinstance(headers, dict) else {"": headers}
-    shown: list[tuple[str, str]] = []
-    for name, value in found.items():
-        text = value if isinstance(value, str) else _written(value)
-        if sum(map(len, chain.from_iterable(shown))) > HEADERS:
-            break
-        shown.append((cut(name, 100), cut(text, HEADER)))
-    return shown, len(found) - len(shown)
+    headers = _written(one["headers"])
+    return {"payload": shown, "is_text": text is not None, "cut": more, "headers": headers, "trace": _trace(visit, one)}
 
 
 def _decoded(payload: bytes) -> str | None:
@@ -148,15 +121,17 @@ def _decoded(payload: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-def _written(value: Any) -> str:
+def _written(headers: Any) -> str:
+    """A writer may have put anything there."""
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return cut(json.dumps(headers, ensure_ascii=False, indent=1), HEADERS) if headers else ""
     except RecursionError:
         return "…"
 
 
-def _trace(visit: Visit, headers: Any) -> str | None:
-    parent = headers.get("traceparent") if isinstance(headers, dict) else None
+def _trace(visit: Visit, one: dict[str, Any]) -> str | None:
+    """The page of its trace."""
+    parent = one["headers"].get("traceparent") if isinstance(one["headers"], dict) else None
     found = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     url = visit.settings.web_trace_url
     return url.replace("{trace_id}", found[1]) if url and found else None
