@@ -129,7 +129,9 @@ class TestNothing:
         assert f"outbox-tasks show --payloads {id}" in says
         assert "only a part" not in says
         assert "only a part of a name" in " ".join(search(store, "4711").reasons)
-        assert "It is a destination: outbox-tasks list --destination orders" in search(store, "orders").reasons
+        assert search(store, "orders").reasons[0] == "It is a destination: outbox-tasks list --destination orders"
+        rows.insert(event_type="order.lost")
+        assert search(store, "order.lost").reasons[0] == "It is an event type: outbox-tasks list --type order.lost"
 
     def test_names_who_has_not_committed(self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("outbox_tasks.operating.messages.missing.OPEN_FOR", 0.0)

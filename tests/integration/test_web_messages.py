@@ -135,6 +135,8 @@ class TestSearches:
             assert '<input type="search" id="search" name="q"' in browser.read(path)
         for name in (f" {id.upper()} ", id[:30], "order:42"):
             assert location(browser.get("/search", q=name)) == f"/messages/{id}"
+        assert location(browser.get("/search", q="order.created")) == "/messages?type=order.created"
+        assert location(browser.get("/search", q="orders")) == "/destinations/orders"
         html = browser.read("/search", q="order:43")
         assert (listed(html)[0], len(listed(html)), "its key" in html) == (dead, 2, True)
         assert "It is dead since 2" in browser.text("/search", q="order:43")

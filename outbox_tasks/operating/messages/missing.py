@@ -16,9 +16,13 @@ OPEN_FOR = 1.0
 """Seconds for which a transaction must be open to be named: others come and go all the time."""
 
 
-def reasons(database: Database, text: str, *, in_payloads: bool) -> Iterator[str]:
-    """Sentences, those first that say the most about this text."""
+def reasons(database: Database, text: str, *, event_type: bool, in_payloads: bool) -> Iterator[str]:
+    """Sentences, those first that say the most about this text. `event_type`: messages have it as theirs."""
     id = uuid_of(text)
+    if text in database.settings.destinations:
+        yield f"It is a destination: {shell_line('list', '--destination', text)}"
+    if event_type:
+        yield f"It is an event type: {shell_line('list', '--type', text)}"
     for act in database.ask("audit/about.sql", target=str(id or text), named=[]):
         yield f"At {moment(act.at)} {one_line(act.who)} did this to it: {deed(act._asdict())}."
     yield _uncommitted(database)
@@ -30,10 +34,6 @@ def reasons(database: Database, text: str, *, in_payloads: bool) -> Iterator[str
             "It is only a part of a name: keys, aggregate ids and Celery task ids are looked for in full, and ids from "
             "their first eight digits on."
         )
-    if text in database.settings.destinations:
-        yield f"It is a destination: {shell_line('list', '--destination', text)}"
-    else:
-        yield f"It is an event type: {shell_line('list', '--type', text)}"
     if not in_payloads:
         yield f"It stands in a payload: {shell_line('show', '--payloads', text)}"
 

@@ -75,6 +75,8 @@ class Answer:
     """None: payloads were not looked at."""
     reasons: list[str] = field(default_factory=list)
     """If nothing was found: what may be the case."""
+    event_type: bool = False
+    """Whether no message has this name, but messages have it as their event type."""
 
     @property
     def only(self) -> UUID | None:
@@ -113,7 +115,8 @@ def search(
     if answer.only is None:
         _explain(Lookup(database, connections), answer.messages)
     if not answer.messages:
-        answer.reasons = list(reasons(database, text, in_payloads=payloads))
+        answer.event_type = bool(read_page(database, Filter(event_type=text), 1, limit=limit).messages)
+        answer.reasons = list(reasons(database, text, event_type=answer.event_type, in_payloads=payloads))
     return answer
 
 

@@ -26,4 +26,8 @@ def found(visit: Visit) -> Response:
         raise HTTPException(503, f"The database took more than {PATIENCE:.0f} s for this search. Try again.") from None
     if answer.only is not None:
         return visit.go(f"/messages/{answer.only}")
+    if not answer.messages and answer.event_type:
+        return visit.go("/messages", type=text)
+    if not answer.messages and text in visit.settings.destinations:
+        return visit.go(f"/destinations/{text}")
     return visit.show("search.html", answer=answer, kinds=KINDS, again=None)
