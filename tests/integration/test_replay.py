@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -21,10 +22,13 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.errors import ReplayRefused
 from outbox_tasks.model import sibling
-from outbox_tasks.operating.archive import replay as replaying
-from outbox_tasks.operating.archive.replay import Replay, Replayer
+from outbox_tasks.operating.messages import background
+from outbox_tasks.operating.messages import replay as replaying
+from outbox_tasks.operating.messages.acts import Done
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.operating.messages.preview import Choice, preview
+from outbox_tasks.operating.messages.replay import Replay, planned
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import take
@@ -51,8 +55,12 @@ def told(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def replay(store: Store, wanted: Replay | None = None, entry: int | None = None, **how: Any) -> Any:
-    return Replayer(store, "ann", "they lost it", wanted or Replay(SENT), entry).replay(**how)
+def replay(store: Store, wanted: Replay | None = None, **how: Any) -> Done:
+    wanted = wanted or Replay(SENT)
+    how = {"who": "ann", "why": "they lost it", "token": uuid4(), "limit": wanted.limit, "wake": False, **how}
+    with closing(Runner(store)) as runner:
+        entry = runner.begin("replay", wanted.filter, wanted.ids, until=wanted.began, more=wanted.facts, **how)
+        return runner.follow(entry, "ann")
 
 
 class TestACopy:
@@ -132,7 +140,7 @@ class TestACopy:
             id
         }
         with pytest.raises(ReplayRefused, match="stored tasks, and 'orders' is no celery://"):
-            Replayer(store, "ann", None, Replay(SENT, to="orders")).planned()
+            planned(store, Replay(SENT, to="orders"))
 
 
 class TestWhich:
@@ -156,7 +164,7 @@ class TestWhich:
             (Replay(SENT, until=noon), 5),
             (Replay(SENT, since=noon + hours, until=noon + 2 * hours), 0),
         ):
-            plan = Replayer(store, "ann", None, wanted).planned()
+            plan = planned(store, wanted)
             assert plan.count == count, wanted
             assert sum(kind.count for kind in plan.kinds) == count
             assert replay(store, wanted).count == count, wanted
@@ -165,13 +173,13 @@ class TestWhich:
     def test_refuses_what_is_not_there(self, store: Store, rows: Rows, archived: Archived) -> None:
         archived.fill(archived.ago(1), destination="gone")
         with pytest.raises(ReplayRefused, match=r"'gone' is not a configured .*copies, orders"):
-            Replayer(store, "ann", None, Replay(SENT)).planned()
+            planned(store, Replay(SENT))
         with pytest.raises(ReplayRefused, match="'elsewhere' is not"):
-            Replayer(store, "ann", None, Replay(SENT, to="elsewhere"))
+            planned(store, Replay(SENT, to="elsewhere"))
         with pytest.raises(ReplayRefused, match="1 of the messages are not in the archive"):
-            Replayer(store, "ann", None, Replay(SENT, ids=(uuid4(),)))
+            planned(store, Replay(ids=(uuid4(),)))
         with pytest.raises(ReplayRefused, match=r"no\. 99 of"):
-            replay(store, None, 99)
+            Replay.resumed(store, 99)
         assert (rows.hot(), acts(rows)) == ([], [])
 
 
@@ -180,7 +188,7 @@ class TestOrder:
         self, store: Store, rows: Rows, archived: Archived, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A settle may put a later message before an earlier one. Here they lie in the reverse order."""
-        monkeypatch.setattr(replaying, "LOT", 40)
+        monkeypatch.setattr(replaying, "LOT_BYTES", 40)
         for days in (1, 2):
             seq = literal(100) - func.row_number().over()
             payload = func.convert_to(cast(seq - 1000 * days, Text), "UTF8")
@@ -191,35 +199,36 @@ class TestOrder:
 
 
 class TestStopped:
-    def test_goes_on_where_it_was_stopped(self, store: Store, rows: Rows, archived: Archived) -> None:
+    def test_goes_on_where_it_was_stopped(
+        self, store: Store, rows: Rows, archived: Archived, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(background, "LEASE", 0.0)
         for days in (1, 2):
             archived.fill(archived.ago(days), 30)
-        plan = Replayer(store, "ann", None, Replay(SENT)).planned()
-        assert plan.count == 60
-
-        class Stopping:
-            looks = 0
-
-            def is_set(self) -> bool:
-                self.looks += 1
-                return self.looks > 4
-
-            def wait(self, seconds: float) -> bool:
-                return self.is_set()
-
-        done = replay(store, Replay(SENT, limit=50), stop=Stopping(), rate=100)
-        assert (done.count, done.stopped) == (40, True)
-        rows.clear_work()  # they are sent: only the place can keep them from being sent again
-        rest = Replayer(store, "bob", None, Replay(SENT), done.entry)
-        assert (rest.planned().count, rest.left) == (20, 10)
-        assert rest.replay().count == 10
+        assert planned(store, Replay(SENT)).count == 60
+        first, second = Runner(store), Runner(store)
+        how: dict[str, Any] = {"who": "ann", "why": None, "token": uuid4(), "rate": 100.0, "limit": 50, "wake": False}
+        entry = first.begin("replay", SENT, more={}, **how)
+        for runner, lots in ((first, 2), (second, 2)):  # another process takes it over
+            runner._take()
+            steps = runner._running[entry].steps
+            for _ in range(lots + 1):  # before each lot it says how long to wait
+                next(steps)
+        assert next(first._running[entry].steps, None) is None, "it has lost its lease"
+        assert first.stop(entry, "bob")
         [act] = acts(rows)
-        assert (act.who, act.count, act.facts["place"]["passed"]) == ("ann", 50, 50)
-        assert Replayer(store, "bob", None, Replay(SENT), done.entry).replay().count == 0
+        assert (act.count, act.facts["place"]["passed"]) == (40, 40)
+        rows.clear_work()  # they are sent: only the place can keep them from being sent again
+        rest = Replay.resumed(store, entry)
+        assert (planned(store, rest).count, rest.limit) == (20, 10)
+        assert replay(store, rest).count == 10
+        rows.clear_work()
+        assert replay(store, Replay.resumed(store, acts(rows)[-1].seq)).count == 0
+        assert acts(rows)[-1].facts["resumes"] == entry
 
     @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
     def test_by_a_signal_it_can_go_on_too(
-        self, run: Command, rows: Rows, archived: Archived, by: signal.Signals
+        self, run: Command, command: Command, rows: Rows, archived: Archived, by: signal.Signals
     ) -> None:
         archived.fill(archived.ago(1), 300)
         arguments = ["-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "50"]
@@ -230,6 +239,9 @@ class TestStopped:
             out, _ = process.communicate(timeout=60)
         [act] = acts(rows)
         assert 0 < act.count == len(rows.hot()) < 300
+        if by is signal.SIGKILL:  # it is still under way, and nobody runs it
+            assert "to end it: outbox-tasks stop" in run("--resume", str(act.seq)).stderr
+            command("stop", str(act.seq))
         if by is signal.SIGTERM:
             assert f"{act.count} message" in out
             assert f"To go on: outbox-tasks replay --resume {act.seq}" in out

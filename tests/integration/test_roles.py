@@ -518,17 +518,20 @@ class TestTheAudit:
         try:
             mine.close()  # it begins acts, and runs none
             ids = [UUID(id) for id in rows.insert(3, **dead)]
-            wanted = Filter(states=("dead",))
+            wanted, archived = Filter(states=("dead",)), Filter(states=("sent",))
+            replay = mine.begin("replay", archived, who="anna", why=None, token=uuid4(), more={})
             entry = mine.begin("redrive", wanted, ids, who="anna", why=None, token=uuid4())
             theirs.wake()
             assert theirs.ended(entry, 60)
             assert (theirs.act(entry) or {})["count"] == 3
+            assert (theirs.act(replay) or {})["locked_by"] is None, "the relay may write no messages"
+            assert theirs.stop(replay, "bob")
         finally:
             theirs.close()
             begun.close()
             going.close()
         made = f"SELECT count(*) FILTER (WHERE role = '{role(place, 'operator')}') FROM {quoted('outbox_audit')}"
-        assert (place.ask(made), place.ask(f"SELECT count(closed_at) FROM {quoted('outbox_audit')}")) == (7, 7)
+        assert (place.ask(made), place.ask(f"SELECT count(closed_at) FROM {quoted('outbox_audit')}")) == (8, 8)
 
 
 def test_the_statements_can_be_printed(place: Place) -> None:

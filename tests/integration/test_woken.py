@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.operating import limits, pauses
-from outbox_tasks.operating.archive.replay import Replay, Replayer
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
+from outbox_tasks.operating.messages.replay import Replay
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
@@ -65,7 +65,7 @@ def redrive_on_the_page(store: Store, rows: Rows) -> None:
 def replay(store: Store, rows: Rows) -> None:
     [id] = rows.insert()
     rows.settle(id)
-    assert Replayer(store, "ann", None, Replay(Filter(), ids=(UUID(id),), new_ids=True)).replay().count == 1
+    assert acted(store, "replay", [id], more=Replay(new_ids=True).facts).count == 1
 
 
 def resume(store: Store, rows: Rows) -> None:

@@ -45,7 +45,8 @@ class Acting(Database):
         said = {"row": json.dumps(copies), "place": json.dumps({"place": place}), "entry": entry}
         with self.transaction() as run:
             run("act/replay_alone.sql")
-            return {row.id for row in run("act/replay.sql", **said, person=by.who, reason=by.why)}
+            rows = run("act/replay.sql", **said, person=by.who, reason=by.why, token=None, duration=0.0)
+            return {row.id for row in rows if row.id is not None}
 
 
 class Wanted(NamedTuple):

@@ -83,13 +83,21 @@ def do(store: Store, choice: Choice, options: ActOptions, until: Callable[[datet
     if not options.agreed({**shown, "remarks": found.remarks}, question, empty=found.empty):
         return
     total = options.limit if found.more else min(count, options.limit or count)
+    _report(store, choice, followed(store, choice, options, total, until=plan.until if plan else None))
+
+
+def followed(store: Store, choice: Choice, options: ActOptions, total: int | None, **more: Any) -> Done:
+    """Begin an act and run it, with a bar. Ctrl-C ends it. `more`: see `Runner.begin`."""
+    how: dict[str, Any] = {
+        "who": options.who,
+        "why": options.why,
+        "rate": options.rate,
+        "limit": options.limit,
+        "total": total,
+    }
     with closing(Runner(store)) as runner, stoppable() as stop, progress(total) as moved:
-        entry = runner.begin(
-            choice.action, choice.wanted, choice.ids, who=options.who, why=options.why, token=uuid4(),
-            until=plan.until if plan else None, rate=options.rate, limit=options.limit, total=total, wake=False,
-        )  # fmt: skip
-        done = runner.follow(entry, options.who, stop, moved)
-    _report(store, choice, done)
+        entry = runner.begin(choice.action, choice.wanted, choice.ids, token=uuid4(), wake=False, **how, **more)
+        return runner.follow(entry, options.who, stop, moved)
 
 
 def messages(count: int, more: bool = False) -> str:

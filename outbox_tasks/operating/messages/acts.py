@@ -21,7 +21,7 @@ from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, 
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import storable
 
-Action = Literal["redrive", "try", "discard", "purge"]
+Action = Literal["redrive", "try", "discard", "purge", "replay"]
 
 BATCH = 1_000
 """Messages that one statement changes at most."""
@@ -255,9 +255,14 @@ def is_json(content_type: str) -> bool:
     return kind == "application/json" or kind.endswith("+json")
 
 
+def batch_size(rate: float | None) -> int:
+    """Messages of a batch, at `rate` messages a second."""
+    return BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
+
+
 def paced(ids: Iterable[UUID], rate: float | None) -> Iterator[tuple[list[UUID], float]]:
     """Batches of these ids; and for each, how many seconds to wait before it, at `rate` messages a second."""
-    size = BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
+    size = batch_size(rate)
     rest, asked, began = iter(ids), 0, time.monotonic()
     while batch := list(islice(rest, size)):
         yield batch, began + asked / rate - time.monotonic() if rate else 0.0

@@ -23,6 +23,7 @@ from uuid import UUID, uuid4
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActBegun, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
+from outbox_tasks.operating.messages import replay
 from outbox_tasks.operating.messages.acts import Action, Done, Steps, steps
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store.processes import holder
@@ -85,6 +86,7 @@ class Runner:
         rate: float | None = None,
         limit: int | None = None,
         total: int | None = None,
+        more: dict[str, Any] | None = None,
         wake: bool = True,
     ) -> int:
         """Begin to change the messages of a filter; or these `ids`, if they have the states of the filter. Returns the
@@ -92,20 +94,21 @@ class Runner:
         if that was another act.
 
         `until`: only messages that were there, or dead, by then; now, if it is not given. `total`: how many there are.
-        `wake`: this process's thread runs it; else see `follow`.
+        `more`: what a replay also needs, see `Replay.facts`. `wake`: this process's thread runs it; else see `follow`.
         """
         facts: dict[str, Any] = {"named": len(ids)} if len(ids) > 1 else {} if ids else wanted.facts
         how = {name: value for name, value in (("rate", rate), ("limit", limit)) if value}
-        same = [who, action, wanted.facts, sorted(map(str, ids)), rate, limit]
+        more = more or {}
+        same = [who, action, wanted.facts, sorted(map(str, ids)), rate, limit, more]
         form = sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
         values = {
             "person": storable(who),
             "reason": storable(why),
             "action": action,
             "target": str(ids[0]) if len(ids) == 1 else None,
-            "facts": json.dumps({**facts, **how, audit.FORM: form}),
+            "facts": json.dumps({**facts, **more, **how, audit.FORM: form}),
             "token": token,
-            "chosen": json.dumps({"filter": wanted.facts, "ids": [str(id) for id in ids]}),
+            "chosen": json.dumps({"filter": wanted.facts, "ids": [str(id) for id in ids], "more": more}),
             "moment": until,
             "pace": rate,
             "limit": limit,
@@ -239,13 +242,15 @@ class Runner:
             "duration": LEASE,
             "running": list(self._running),
             "only": self._only,
+            "place": self._database.settings.database_schema,
             "size": max(0, ROOM - len(self._running)),
         }
         for row in self._database.ask("act/take.sql", **values):
             # Read only now: the former process may have done a batch while we took the lease.
             act = self.act(row.entry)
             if act is not None and act["wanted"] is not None:
-                self._running[row.entry] = _Running(steps(self._database, act, self._token, LEASE))
+                run = replay.steps if act["action"] == "replay" else steps
+                self._running[row.entry] = _Running(run(self._database, act, self._token, LEASE))
         self._look_at = time.monotonic() + (LOOK if self._running or self.going(1) else IDLE)
         if not self._running:
             self._troubled = False
