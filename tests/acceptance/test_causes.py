@@ -144,7 +144,10 @@ def named(watch: Callable[[], list[Problem]], code: str, *parts_of_fact: str) ->
         problems = wanted(watch())
         return problems[0] if problems and problems[0].code == code else None
 
-    problem: Problem = eventually(first, PATIENCE)
+    try:
+        problem: Problem = eventually(first, PATIENCE)
+    except AssertionError:
+        pytest.fail(f"{code} is not named first, but: {wanted(watch())}")
     print(f"{code}: named after {time.monotonic() - began:.1f} s: {problem.fact}")
     assert all(part in problem.fact for part in parts_of_fact), problem.fact
     return problem

@@ -115,8 +115,7 @@ def writes(site: Site) -> Problems:
             "database_refuses_writes",
             f"The database answers, and refuses to write: {reason}.",
             "Nothing can be claimed, begun or settled. A full disk, a lock or a trigger may be the reason.",
-            "Mend what the database says. See its log, and its free space: "
-            "SELECT pg_size_pretty(pg_database_size(current_database()));",
+            "Mend what the database says. See its log, and the free space of its disk.",
         )
 
 
