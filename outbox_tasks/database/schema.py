@@ -30,7 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 from sqlalchemy.sql import Select, quoted_name
 
-VERSION = 14
+VERSION = 15
 """The version of the tables that this release makes, reads and writes."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
