@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -29,7 +29,7 @@ from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.operating.messages.search import KINDS, Answer, search
-from outbox_tasks.operating.problems import Connections
+from outbox_tasks.operating.problems import examine
 from outbox_tasks.text import many, moment, one_line, printable, shell_line
 
 LONGEST = 64 * 1024
@@ -50,9 +50,10 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
     aggregate, or its key. If several messages fit, they are listed. Exit code 1 if there is none.
     """
     app, _ = installed() or (None, None)
-    with open_store() as store, closing(Connections(store.settings, app)) as connections:
-        answered = search(store, text, connections, payloads=payloads)
-        found = None if answered.only is None else Lookup(store, connections).one(answered.only)
+    with open_store() as store:
+        examined = partial(examine, store.settings, app)
+        answered = search(store, text, examined, payloads=payloads)
+        found = None if answered.only is None else Lookup(store, examined).one(answered.only)
     if found is None and only_payload:
         raise click.UsageError(f"{len(answered.messages)} messages fit, and --payload is for one: name its id.")
     if found is None:

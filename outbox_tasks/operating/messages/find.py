@@ -11,8 +11,7 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import NotDead, UnknownMessage
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages.waits import Reasons
-from outbox_tasks.operating.problems import Connections
+from outbox_tasks.operating.messages.waits import Examined, Reasons
 
 COUNTED = 100_000
 """Messages are counted up to this."""
@@ -116,11 +115,11 @@ class Became:
 
 
 class Lookup:
-    """Reads the messages of one outbox. `connections`: see `Reasons`."""
+    """Reads the messages of one outbox. `examined`: see `Reasons`."""
 
-    def __init__(self, database: Database, connections: Connections | None = None) -> None:
+    def __init__(self, database: Database, examined: Examined | None = None) -> None:
         self._database = database
-        self._reasons = Reasons(database, connections)
+        self._reasons = Reasons(database, examined)
 
     def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any]:
         """Everything about a message. Also `ahead`: the first of its key, `waits`: why it is not going out, `audit`:

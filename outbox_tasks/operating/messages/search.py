@@ -14,14 +14,17 @@ from uuid import UUID
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.model import MAX_TEXT, sibling
-from outbox_tasks.operating.messages.find import ARCHIVED, LAST, Filter, Lookup
+from outbox_tasks.operating.messages.find import ARCHIVED, LAST, MESSAGES, Filter, Lookup
 from outbox_tasks.operating.messages.missing import reasons, uuid_of
 from outbox_tasks.operating.messages.paging import read_page
-from outbox_tasks.operating.problems import Connections
+from outbox_tasks.operating.messages.waits import Examined
 from outbox_tasks.text import is_text
 
 MOST = 20
 """Messages of each kind that are looked for."""
+
+LATEST = 1_000
+"""Messages that are looked at for an event type."""
 
 EXPLAINED = 5
 """Messages of which the answer says why they are where they are."""
@@ -76,7 +79,7 @@ class Answer:
     reasons: list[str] = field(default_factory=list)
     """If nothing was found: what may be the case."""
     event_type: bool = False
-    """Whether no message has this name, but messages have it as their event type."""
+    """Whether no message has this name, but some of the latest messages have it as their event type."""
 
     @property
     def only(self) -> UUID | None:
@@ -89,13 +92,13 @@ class Answer:
 def search(
     database: Database,
     text: str,
-    connections: Connections | None = None,
+    examined: Examined | None = None,
     *,
     payloads: bool = False,
     limit: float | None = None,
 ) -> Answer:
     """The messages that a text names. `payloads`: also those in whose payload it stands, as far as two seconds go;
-    `limit`: seconds that any other statement may run; `connections`: see `Reasons`. Raises `InvalidFilter`."""
+    `limit`: seconds that any other statement may run; `examined`: see `Reasons`. Raises `InvalidFilter`."""
     text = text.strip()
     if not text or not is_text(text) or len(text) > MAX_TEXT:
         raise InvalidFilter(reason=f"a search needs a text of 1 to {MAX_TEXT} characters, without NUL")
@@ -113,9 +116,11 @@ def search(
             seen.add(row.id)
             answer.messages.append({**row._asdict(), "kinds": kinds[row.id], "waits": None})
     if answer.only is None:
-        _explain(Lookup(database, connections), answer.messages)
+        _explain(Lookup(database, examined), answer.messages)
     if not answer.messages:
-        answer.event_type = bool(read_page(database, Filter(event_type=text), 1, limit=limit).messages)
+        latest = {"newer": False, "last": LAST, "look": LATEST, "size": 1}
+        rows = database.ask(MESSAGES, limit, **Filter(event_type=text).parameters, **latest)
+        answer.event_type = len(rows) > 1  # the last row is no message
         answer.reasons = list(reasons(database, text, event_type=answer.event_type, in_payloads=payloads))
     return answer
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.limits import in_force
-from outbox_tasks.operating.problems import Connections, Examination, Problem, Site, examine, look
+from outbox_tasks.operating.problems import Examination, Problem, examine
 from outbox_tasks.operating.problems.order import FOLLOWS
 from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import many, moment, one_line, shell_line, span
 
 Row = Mapping[str, Any]
+Examined = Callable[[], Examination]
 
 MOST_BEFORE = 10_000
 """Messages before another one are counted up to this."""
@@ -45,11 +46,11 @@ class Wait:
 
 
 class Reasons:
-    """Why messages are where they are. What many may wait for is read once. `connections`: those that are there; None:
-    the problems are looked for over connections of their own."""
+    """Why messages are where they are. What many may wait for is read once. `examined`: looks for problems; None:
+    over connections of its own."""
 
-    def __init__(self, database: Database, connections: Connections | None = None) -> None:
-        self._database, self._connections = database, connections
+    def __init__(self, database: Database, examined: Examined | None = None) -> None:
+        self._database, self._examined = database, examined or partial(examine, database.settings)
         self._settings = database.settings
 
     @cached_property
@@ -58,17 +59,8 @@ class Reasons:
         return of_destinations(self._database)
 
     @cached_property
-    def _standstill(self) -> list[Problem]:
-        return [each for each in self._examined(STOPPED).problems if each.code in STOPPED]
-
-    @cached_property
-    def _unheard(self) -> list[Problem]:
-        return [each for each in self._examined().everything if each.code in UNHEARD]
-
-    def _examined(self, only: Collection[str] = ()) -> Examination:
-        if self._connections is None:
-            return examine(self._settings, only=only)
-        return look(Site(self._connections), only=only)
+    def _problems(self) -> list[Problem]:
+        return self._examined().everything
 
     def of(self, message: Row) -> Wait:
         """Why a message of `Lookup.one` is where it is."""
@@ -132,16 +124,16 @@ class Reasons:
             return None
         again = f"if no worker begins it by {moment(message['locked_until'])}, it is sent again"
         names = {"task_unknown": message["event_type"], "tasks_wait": message["destination"]}
-        for problem in self._unheard:
-            if problem.which == names.get(problem.code, problem.which):
+        for problem in self._problems:
+            if problem.code in UNHEARD and problem.which == names.get(problem.code, problem.which):
                 return _of_problem(problem, again)
         return Wait(f"Its task is in the broker's queue since {moment(message['handed_at'])}; {again}")
 
     def _stopped(self, message: Row) -> Wait | None:
         """Whether the relay does not do what it waits for."""
         wanted = {PUBLISH_QUEUE} if _is_queued(message) else {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE}
-        for problem in self._standstill:
-            if _is_queued(message) and problem.code in CLAIMING:
+        for problem in self._problems:
+            if problem.code not in STOPPED or (_is_queued(message) and problem.code in CLAIMING):
                 continue
             if problem.code == "no_workers" and wanted.isdisjoint(problem.which.split(", ")):
                 continue

@@ -22,6 +22,7 @@ from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tr
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web.access import Role
+from outbox_tasks.web.overview import look_at
 from outbox_tasks.web.render import cut
 from outbox_tasks.web.visit import Visit
 
@@ -50,7 +51,9 @@ def message(visit: Visit) -> Response:
     """Everything about one message."""
     id = id_of(visit)
     part = LAID_OUT if visit.may(Role.PAYLOAD) else 0
-    one = visit.look(f"message {id} {part}", lambda: Lookup(visit.store, visit.connections).one(id, part))
+    one = visit.look(
+        f"message {id} {part}", lambda: Lookup(visit.store, lambda: look_at(visit).examination).one(id, part)
+    )
     names: dict[str, Any] = {"again": None} if one["state"] in ARCHIVED else {}
     return visit.show(
         "message.html",

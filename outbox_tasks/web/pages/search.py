@@ -8,6 +8,7 @@ from starlette.responses import Response
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.operating.messages.search import KINDS, search
 from outbox_tasks.web.access import Role
+from outbox_tasks.web.overview import look_at
 from outbox_tasks.web.pages.messages import PATIENCE
 from outbox_tasks.web.visit import Visit
 
@@ -19,7 +20,7 @@ def found(visit: Visit) -> Response:
         return visit.go("/messages")
     try:
         with visit.searches.by(visit.person.name):
-            answer = search(visit.store, text, visit.connections, payloads=payloads, limit=PATIENCE)
+            answer = search(visit.store, text, lambda: look_at(visit).examination, payloads=payloads, limit=PATIENCE)
     except InvalidFilter as error:
         raise HTTPException(400, f"{error.reason[:1].upper()}{error.reason[1:]}.") from None
     except DatabaseTooSlow:
