@@ -304,7 +304,7 @@ class TestRetries:
         worker.run(id)
         row = rows.one(id)
         assert (row.status, row.begun, row.lease, row.handed_at) == ("pending", False, None, None)
-        assert (row.attempts, row.last_error_code, row.last_error) == (0, "OSError", "away")
+        assert (row.attempts, row.last_error_code, row.last_error) == (1, "OSError", "away")
         assert 50 < (row.locked_until - datetime.now(UTC)).total_seconds() < 61
         assert envelope(row).routing_key == "other"
         assert not {"outbox", "outbox_run"} & envelope(row).headers.keys()
