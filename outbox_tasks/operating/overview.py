@@ -261,18 +261,6 @@ def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:
     return (max(row.counted, row.estimated), True) if row.full else (row.counted, False)
 
 
-def blocked_keys(store: Store, size: int, destination: str | None = None) -> list[Any]:
-    """The keys that a dead message holds up, of one destination or of all: see look/blocked_keys.sql."""
-    blocking = _blocking(store, store.settings.destinations if destination is None else [destination])
-    return list(store.ask("look/blocked_keys.sql", blocking=blocking, most=COUNTED, size=size))
-
-
-def count_blocked_keys(store: Store, size: int, destination: str | None = None) -> int:
-    """How many keys a dead message holds up, counted up to `size`."""
-    blocking = _blocking(store, store.settings.destinations if destination is None else [destination])
-    return min(size, sum(int(row.held_up) for row in store.ask("look/heads.sql", blocking=blocking, most=size)))
-
-
 def _blocking(database: Database, names: Iterable[str]) -> str:
     """Of which destinations a dead message holds up its key."""
     return json.dumps([{"destination": name, "blocks": database.settings.dead_blocks(name)} for name in names])

@@ -177,7 +177,7 @@ def test_looks_at_many_rows_read_few_of_them(store: Store, rows: Rows, connectio
     looks: dict[str, tuple[int, dict[str, object]]] = {
         "look/counts.sql": (3000, {"destinations": ["orders"], "most": 100}),
         "look/heads.sql": (1500, {"blocking": blocking, "most": 100}),
-        "look/blocked_keys.sql": (1500, {"blocking": blocking, "most": 100, "size": 5}),
+        "look/held_keys.sql": (1500, {"blocking": blocking, "most": 100, "size": 5, "shut": ["orders"]}),
         "look/present.sql": (100, {"known": ["orders"], "most": 100}),
         "look/pages.sql": (100, {}),
     }

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks.errors import TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.operating import overview
+from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_all, take
 from tests.conftest import MakeStore, Rows, seconds_from_now
@@ -286,13 +286,14 @@ class TestBlocked:
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-50))
         rows.insert(1, key="b")
         rows.insert(1, status="dead", dead_at=seconds_from_now(-10))
-        assert (overview.blocked_keys(store, 10), overview.count_blocked_keys(store, 10)) == ([], 0)
+        assert held_up(store, 10).keys == []
         rows.insert(3, key="a")
-        [found] = overview.blocked_keys(store, 10)
-        assert (found.destination, found.key, found.id, found.waiting) == ("orders", "a", dead, 3)
-        assert (found.last_error_code, overview.count_blocked_keys(store, 10)) == ("no", 1)
+        [found] = held_up(store, 10).keys
+        assert (found["destination"], found["key"], found["id"], found["waiting"]) == ("orders", "a", dead, 3)
+        assert found["last_error_code"] == "no"
 
     def test_lists_only_destinations_where_dead_messages_block(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
-        assert overview.blocked_keys(store, 10) == []
+        rows.insert(1, key="a")
+        assert held_up(store, 10).keys == []

@@ -69,8 +69,8 @@ STATEMENTS = {
     "relay operator reader": """
         act/going alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
         find/at_work find/at_work_counted find/before find/elsewhere find/working keep/at_work keep/days keep/writers
-        look/blocked_keys look/books look/counts look/drains look/heads look/present look/sample look/strays
-        look/waiting_keys report/course report/heartbeats report/lately
+        look/books look/counts look/drains look/heads look/held_keys look/present look/sample look/strays
+        report/course report/heartbeats report/lately
         traffic/limits traffic/processes traffic/states""",
     "operator": """
         act/begin act/edit act/replay audit/limit audit/open audit/pause audit/resume audit/unlimit""",

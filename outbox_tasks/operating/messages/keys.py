@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
-from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages.waits import Wait, failed, mend, of_destinations
+from outbox_tasks.operating.overview import COUNTED
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import moment, one_line
 
@@ -28,15 +29,16 @@ class HeldKeys:
 def held_up(store: Store, size: int, destination: str | None = None) -> HeldKeys:
     """Up to `size` keys that are held up, of one destination or of all."""
     names = [*store.settings.destinations] if destination is None else [destination]
-    found = [row._asdict() for row in overview.blocked_keys(store, size + 1, destination)]
-    for key in found:
-        died = f"{key['id']} is dead since {moment(key['since'])}: {one_line(str(key['last_error_code']))}"
-        key |= {"until": None, "waits": str(Wait(died, mend(key["id"])))}
+    blocking = json.dumps([{"destination": name, "blocks": store.settings.dead_blocks(name)} for name in names])
     shut = {name: wait for name, wait in of_destinations(store).items() if destination in (None, name)}
-    keyed = set()
-    for row in store.ask("look/waiting_keys.sql", destinations=names, shut=[*shut], size=size + 1):
-        if row.key is None:
-            keyed.add(row.destination)
-        else:
-            found.append({**row._asdict(), "waits": str(failed(row.id, row.last_error_code, row.until))})
-    return HeldKeys(found[:size], {name: shut[name] for name in sorted(keyed)}, len(found) > size)
+    asked = {"blocking": blocking, "most": COUNTED, "shut": [*shut], "size": size + 1}
+    rows = store.ask("look/held_keys.sql", **asked)
+    keys = [{**row._asdict(), "waits": str(_why(row))} for row in rows if row.key is not None]
+    keyed = sorted(row.destination for row in rows if row.key is None)
+    return HeldKeys(keys[:size], {name: shut[name] for name in keyed}, len(keys) > size)
+
+
+def _why(row: Any) -> Wait:
+    if row.since is None:
+        return failed(row.id, row.last_error_code, row.until)
+    return Wait(f"{row.id} is dead since {moment(row.since)}: {one_line(str(row.last_error_code))}", mend(row.id))

@@ -13,6 +13,7 @@ from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating.limits import InForce
 from outbox_tasks.operating.messages.filters import seconds_of
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter
+from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.settings import Settings
@@ -77,7 +78,7 @@ def _details(visit: Visit, name: str, one: DestinationStatus) -> dict[str, Any]:
     sends = visit.store.ask("look/sends.sql", destination=name, most=SENDS)
     wanted = Filter(states=(DEAD,), destination=name)
     dead = read_page(visit.store, wanted, LATEST).messages if one.states[DEAD] else []
-    keys = counted.blocked_keys(visit.store, LATEST, name) if one.held_up else []
+    keys = held_up(visit.store, LATEST, name).keys if one.held_up else []
     most = visit.store.traffic.slots(name) if one.configured else None
     found = limits.in_force(visit.store, name) if one.configured else []
     return {"sends": sends, "most": most, "dead": dead, "keys": keys, "limits": found}

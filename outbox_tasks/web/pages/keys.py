@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from outbox_tasks.operating.messages.keys import held_up
-from outbox_tasks.operating.overview import COUNTED
 from outbox_tasks.web.visit import Visit
 
 SHOWN, KEPT = 100, 5.0
@@ -16,4 +15,4 @@ def keys(visit: Visit) -> Response:
     """The keys that are held up, of one destination or of all."""
     destination = visit.ask("destination")
     held = visit.look(f"keys of {destination}", lambda: held_up(visit.store, SHOWN, destination), seconds=KEPT)
-    return visit.show("keys.html", held=held, counted=COUNTED, destination=destination)
+    return visit.show("keys.html", held=held, destination=destination)
