@@ -121,9 +121,8 @@ class Lookup:
         self._database = database
         self._reasons = Reasons(database, examined)
 
-    def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any]:
-        """Everything about a message. Also `ahead`: the first of its key, `waits`: why it is not going out, `audit`:
-        people's acts on it, and `elsewhere`: the same event's messages to other destinations. Raises `UnknownMessage`.
+    def stored(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any]:
+        """A message as it is stored. Raises `UnknownMessage`.
 
         `part`: so many bytes of the payload, from `start`. With 0, nothing that the application wrote is read, or that
         quotes it: headers and history are empty too."""
@@ -131,6 +130,13 @@ class Lookup:
         if not rows:
             raise UnknownMessage(id=id)
         message = latest([row._asdict() for row in rows])
+        message["history"] = _entries(message["history"])
+        return message
+
+    def one(self, id: UUID, part: int | None = None) -> dict[str, Any]:
+        """Everything about a message: as `stored` has it, and `ahead`: the first of its key, `waits`: why it is where
+        it is, `audit`: people's acts on it, and `elsewhere`: the same event's messages to other destinations."""
+        message = self.stored(id, part)
         message["ahead"] = None
         if message["key"] is not None and message["state"] in WAITING:
             place = {name: message[name] for name in ("destination", "key", "seq")}
@@ -138,7 +144,6 @@ class Lookup:
             before = self._database.ask("find/ahead.sql", **place)
             message["ahead"] = before[0]._asdict() if before else None
         message["waits"] = self._reasons.of(message)
-        message["history"] = _entries(message["history"])
         named = [entry.get("entry") for entry in message["history"]]
         named = [seq for seq in named if type(seq) is int and 0 <= seq < 1 << 63]
         acts = self._database.ask("audit/about.sql", target=str(id), named=named)

@@ -75,7 +75,7 @@ def message(visit: Visit) -> Response:
 def payload(visit: Visit) -> Response:
     """The bytes of a payload, as a file."""
     id = id_of(visit)
-    one = Lookup(visit.store).one(id, PIECE)
+    one = Lookup(visit.store).stored(id, PIECE)
     ending, size = "json" if is_json(one["content_type"]) else "bin", one["size"]
     more = _rest(visit.store, one) if size > PIECE else ()
     return visit.download(bytes(one["payload"]), f"{id}.{ending}", size, more)
@@ -84,7 +84,7 @@ def payload(visit: Visit) -> Response:
 def _rest(store: Store, one: dict[str, Any]) -> Iterator[bytes]:
     """The other pieces of a payload. If somebody edits it meanwhile, the download breaks off."""
     for start in range(PIECE, one["size"], PIECE):
-        now = Lookup(store).one(one["id"], PIECE, start)
+        now = Lookup(store).stored(one["id"], PIECE, start)
         if (now["size"], _edits(now)) != (one["size"], _edits(one)):
             raise UnknownMessage(id=one["id"])
         yield bytes(now["payload"])
