@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from outbox_tasks.operating import audit, status
 from outbox_tasks.operating.courses import Course, courses, empty
 from outbox_tasks.operating.problems import Problem
@@ -32,9 +34,17 @@ PLACES = {
 """Where a problem is seen to, by its code."""
 
 
-def look_at(visit: Visit) -> Status:
-    """The whole outbox."""
+def glance(visit: Visit) -> Status:
+    """The whole outbox. If the database does not answer, only its problems are known."""
     return visit.look(STATUS, lambda: status.read(visit.connections))
+
+
+def look_at(visit: Visit) -> Status:
+    """The whole outbox. Raises `HTTPException` if the database does not answer."""
+    found = glance(visit)
+    if visit.settings.destinations and not found.destinations:
+        raise HTTPException(503, found.examination.problems[0].fact)
+    return found
 
 
 def drawn(visit: Visit, names: Iterable[str]) -> Mapping[str, charts.Chart]:
@@ -68,6 +78,6 @@ def place(visit: Visit, problem: Problem) -> str:
     """The page where one sees to a problem."""
     of_messages = problem.code in ("dead_letters", "keys_blocked")
     path = PLACES.get(problem.code) or (
-        f"/destinations/{problem.which}" if problem.which in look_at(visit).destinations else "/doctor"
+        f"/destinations/{problem.which}" if problem.which in glance(visit).destinations else "/doctor"
     )
     return visit.url(path, destination=(problem.which or None) if of_messages else None)

@@ -245,14 +245,27 @@ def test_two_tabs_see_what_happens(open_page: Open, rows: Rows) -> None:
 
 
 def test_the_database_may_go_and_come_back(open_page: Open, database: Proxy) -> None:
-    page = open_page()
+    page, other = open_page(), open_page("/destinations/orders")
     database.refuses = True
     database.reset()
     try:
-        expect(page.get_by_role("alert").filter(has_text="database")).to_be_visible()
+        expect(page.get_by_role("article").filter(has_text="database")).to_be_visible()
+        expect(other.get_by_role("alert").filter(has_text="database")).to_be_visible()
     finally:
         database.refuses = False
     expect(page.get_by_role("heading", name="Destinations")).to_be_visible()
+    expect(other.get_by_role("heading", name="The last hour")).to_be_visible()
+
+
+def test_what_somebody_writes_and_opens_survives_the_refresh(open_page: Open, rows: Rows) -> None:
+    page = open_page("/destinations/orders")
+    page.locator("#act summary").click()
+    page.locator("#act").get_by_label("Why").last.fill("they move house")
+    page.get_by_role("heading", level=1).click()  # nobody writes any more: the page refreshes
+    die(rows, "order.meanwhile", 2)
+    expect(page.get_by_role("article").filter(has_text="dead letter").first).to_be_visible()
+    expect(page.get_by_text("order.meanwhile").first).to_be_visible()
+    expect(page.locator("#act").get_by_label("Why").last).to_have_value("they move house")
 
 
 def test_all_messages_of_a_list_are_chosen_at_once(open_page: Open, rows: Rows) -> None:

@@ -16,7 +16,7 @@ PROBLEMS, DESTINATIONS, FEEDS, WORKERS = 20, 100, 50, 10
 
 def start(visit: Visit) -> Response:
     """All at one glance. If the database does not answer, only the problems."""
-    found = overview.look_at(visit)
+    found = overview.glance(visit)
     problems, known = found.examination.problems, bool(found.destinations)
     wanted = (visit.ask("find") or "").casefold()
     named = [(name, one) for name, one in found.ranked if wanted in name.casefold()]
