@@ -60,7 +60,8 @@ def test_its_key_is_held_up(store: Store, rows: Rows) -> None:
     assert waits(store, id).startswith(f"{begin}dead since 2")
     assert waits(store, id).endswith(f" UTC: http_422. → outbox-tasks redrive {head}, or discard")
     rows.change([head], status="pending", dead_at=None, attempts=2, locked_until=AHEAD)
-    assert waits(store, id) == f"{begin}retrying until {moment(rows.one(head).locked_until)}."
+    until = f"{begin}retrying until {moment(rows.one(head).locked_until)}"
+    assert waits(store, id) == f"{until}. → to try that one at once: {TRY} {head}"
 
 
 def test_an_open_transaction_may_still_commit_an_earlier_message_of_its_key(store: Store, rows: Rows) -> None:

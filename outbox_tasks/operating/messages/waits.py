@@ -210,8 +210,10 @@ def behind(head: Row) -> Wait:
     if head["state"] == "dead":
         return Wait(f"{before}dead since {moment(head['dead_at'])}: {head['last_error_code']}", mend(id))
     until = head["locked_until"]
-    waits = until is not None and until > datetime.now(UTC)
-    return Wait(f"{before}{head['state']}" + (f" until {moment(until)}" if waits else ""))
+    if until is None or until <= datetime.now(UTC):
+        return Wait(f"{before}{head['state']}")
+    again = f"to try that one at once: {shell_line('try', str(id))}" if head["state"] == "retrying" else ""
+    return Wait(f"{before}{head['state']} until {moment(until)}", again)
 
 
 def mend(id: Any) -> str:
