@@ -64,6 +64,7 @@ FILES = {
     **dict.fromkeys(("pause", "resume", "limit"), "steer"),
     **dict.fromkeys(("maintain", "export", "purge"), "keep"),
     **dict.fromkeys(("up", "demo"), "local"),
+    **dict.fromkeys(("redrive", "try", "discard", "stop"), "mend"),
     "metrics": "monitor",
 }
 """The files of the commands that are not in a file of their own name."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import click
 
-from outbox_tasks.cli.shared.acts import check_choice, followed, kinds_table, messages
+from outbox_tasks.cli.shared.acts import check_choice, do
 from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate
-from outbox_tasks.cli.shared.output import answer, console, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.acts import Done
 from outbox_tasks.operating.messages.find import ARCHIVED
 from outbox_tasks.operating.messages.preview import Choice
-from outbox_tasks.operating.messages.replay import Replay, planned
+from outbox_tasks.operating.messages.replay import Replay
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer releases of click
@@ -59,19 +57,8 @@ def replay(ids: tuple[UUID, ...], entry: int | None, rate: float | None, options
         raise click.UsageError("--resume takes its filters from the audit: give only --rate with it")
     with open_store() as store:
         wanted = _wanted(ids, **given) if entry is None else Replay.resumed(store, entry)
-        plan = planned(store, wanted)
-        count = plan.count if wanted.limit is None else min(plan.count, wanted.limit)
-        if not wants_json():
-            console().print(kinds_table(plan.kinds) if plan.count else "There is nothing to replay.")
-        kinds = [{name: value for name, value in asdict(kind).items() if name != "code"} for kind in plan.kinds]
-        first = f"the first {count:,} of " if count < plan.count else ""
-        to = f" to {wanted.to}" if wanted.to else ""
-        question = f"Replay {first}{messages(plan.count)}{to}?"
-        if not options.agreed({"count": plan.count, "kinds": kinds}, question, empty=not count):
-            return
         options = replace(options, rate=rate, limit=wanted.limit)
-        choice = Choice("replay", wanted.filter, wanted.ids)
-        _report(followed(store, choice, options, count, until=plan.until, more=wanted.facts), bool(ids))
+        do(store, Choice("replay", wanted.filter, wanted.ids, wanted), options)
 
 
 def _wanted(
@@ -90,18 +77,3 @@ def _wanted(
     check_choice("replay: IDS, filters such as --since", ids, everything or filtered, limit)
     wanted = as_filter(states or ("sent",), error, **filters)
     return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), to, new_ids, limit=limit)
-
-
-def _report(done: Done, named: bool) -> None:
-    shown = {"replayed": done.count, "waiting": done.missed, "stopped": done.stopped, "error": done.error}
-    stopped = ", then it was stopped" if done.stopped else ""
-    answer({**shown, "audit": done.entry}, f"{messages(done.count)} replayed{stopped}.")
-    if not wants_json():
-        if done.error:
-            say(f"Then it failed: {done.error}", err=True)
-        if done.missed:
-            say(f"{messages(done.missed)} of the same id wait already: not replayed.", err=True)
-        if (done.stopped or done.error) and not named:
-            say(f"To go on: outbox-tasks replay --resume {done.entry}", err=True)
-    if done.stopped or done.error:
-        raise SystemExit(1)

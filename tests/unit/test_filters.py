@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks.cli import outbox
-from outbox_tasks.cli.shared import acts
+from outbox_tasks.cli import mend, outbox
 from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.filters import command_line
@@ -60,8 +59,8 @@ def understood(monkeypatch: pytest.MonkeyPatch) -> Any:
     def no_store() -> Iterator[None]:
         yield None
 
-    monkeypatch.setattr(acts, "open_store", no_store)
-    monkeypatch.setattr(acts, "do", lambda _, choice, options: seen.append((choice, options)))
+    monkeypatch.setattr(mend, "open_store", no_store)
+    monkeypatch.setattr(mend, "do", lambda _, choice, options: seen.append((choice, options)))
 
     def run(line: str) -> tuple[Choice, Any]:
         program, *arguments = words(line)

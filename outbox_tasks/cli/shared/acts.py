@@ -5,20 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import click
 
-from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate, together
+from outbox_tasks.cli.shared.options import ActOptions
 from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, say, table, wants_json
-from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.acts import Action, Done, Kind
+from outbox_tasks.operating.messages.acts import Done, Kind
 from outbox_tasks.operating.messages.background import Runner
-from outbox_tasks.operating.messages.filters import DONE, for_act
+from outbox_tasks.operating.messages.filters import DONE
 from outbox_tasks.operating.messages.preview import Choice, Preview, preview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import many, one_line
@@ -26,36 +25,12 @@ from outbox_tasks.text import many, one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-
-choice_options = together(
-    click.argument("ids", nargs=-1, type=click.UUID),
-    click.option("--group", metavar="GROUP", help="Only messages of this error group: see `errors`."),
-    filter_options,
-    click.option("--all", "everything", is_flag=True, help="All of them."),
-    limit_and_rate,
-    act_options,
-)
-"""Which messages: IDS or filters; how many, how fast; and `act_options`."""
-
-
-def act(
-    action: Action,
-    states: tuple[str, ...],
-    ids: Sequence[UUID],
-    group: str | None,
-    error: str | None,
-    everything: bool,
-    limit: int | None,
-    rate: float | None,
-    options: ActOptions,
-    **given: Any,
-) -> None:
-    """Do it to the messages that the options choose. Takes the values of `choice_options`."""
-    filtered = any(value is not None for value in (group, error, *given.values()))
-    check_choice(f"{action}: IDS, filters such as --destination", ids, everything or filtered, limit)
-    wanted = for_act(action, as_filter(states, error, group, **given), named=bool(ids))
-    with open_store() as store:
-        do(store, Choice(action, wanted, list(dict.fromkeys(ids))), replace(options, limit=limit, rate=rate))
+WHY_NOT = {
+    "redrive": "they were on their way, or somebody else had changed them",
+    "try": "they were due already, or on their way",
+    "replay": "copies of the same id wait already",
+}
+"""Why messages may be left as they are, by the act."""
 
 
 def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | None) -> None:
@@ -68,41 +43,31 @@ def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | No
 
 def do(store: Store, choice: Choice, options: ActOptions, until: Callable[[datetime], datetime] | None = None) -> None:
     """Show what would be done, ask, do it, and say what was done. `until`: see `Operator.plan`."""
-    found = preview(store, choice, until)
-    plan = found.plan
+    found, limit = preview(store, choice, until), options.limit
+    plan, replay = found.plan, choice.replay
     if not wants_json():
         _show(choice, found)
-    count = len(choice.ids) or found.count
-    first = f"the first {options.limit:,} of " if options.limit and options.limit < count else ""
-    question = f"{choice.action.capitalize()} {first}{messages(count, found.more)}?"
+    count = found.count if plan is not None else len(choice.ids)
+    first = f"the first {limit:,} of " if limit is not None and limit < count else ""
+    to = f" to {replay.to}" if replay is not None and replay.to else ""
+    counted = many(count, "message", f"{count:,}+" if found.more else None)
+    question = f"{choice.action.capitalize()} {first}{counted}{to}?"
     shown = (
         {"messages": [{"id": id, "state": found.states.get(id)} for id in choice.ids]}
         if plan is None
         else {"count": plan.count, "more": plan.more, "kinds": [asdict(kind) for kind in plan.kinds]}
     )
-    if not options.agreed({**shown, "remarks": found.remarks}, question, empty=found.empty):
+    if not options.agreed({**shown, "remarks": found.remarks}, question, empty=found.empty or limit == 0):
         return
-    total = options.limit if found.more else min(count, options.limit or count)
-    _report(store, choice, followed(store, choice, options, total, until=plan.until if plan else None))
-
-
-def followed(store: Store, choice: Choice, options: ActOptions, total: int | None, **more: Any) -> Done:
-    """Begin an act and run it, with a bar. Ctrl-C ends it. `more`: see `Runner.begin`."""
-    how: dict[str, Any] = {
-        "who": options.who,
-        "why": options.why,
-        "rate": options.rate,
-        "limit": options.limit,
-        "total": total,
-    }
+    total = limit if found.more else min(count, limit or count)
     with closing(Runner(store)) as runner, stoppable() as stop, progress(total) as moved:
-        entry = runner.begin(choice.action, choice.wanted, choice.ids, token=uuid4(), wake=False, **how, **more)
-        return runner.follow(entry, options.who, stop, moved)
-
-
-def messages(count: int, more: bool = False) -> str:
-    """A number of messages in words; `more`: there are more."""
-    return many(count, "message", f"{count:,}+" if more else None)
+        entry = runner.begin(
+            choice.action, choice.wanted, choice.ids, who=options.who, why=options.why, token=uuid4(),
+            until=plan.until if plan else None, rate=options.rate, limit=limit, total=total,
+            more=replay.facts if replay else None, wake=False,
+        )  # fmt: skip
+        done = runner.follow(entry, options.who, stop, moved)
+    _report(store, choice, done)
 
 
 def _show(choice: Choice, found: Preview) -> None:
@@ -111,12 +76,12 @@ def _show(choice: Choice, found: Preview) -> None:
     if found.empty:
         say(f"There is nothing to {choice.action}.")
     elif found.plan is not None and found.count:
-        console().print(kinds_table(found.plan.kinds))
+        console().print(_kinds(found.plan.kinds))
     for remark in found.remarks:
         say(remark, err=True)
 
 
-def kinds_table(found: Sequence[Kind]) -> Table:
+def _kinds(found: Sequence[Kind]) -> Table:
     """How many of each destination, event type, state and error, with an example of each."""
     from rich.text import Text
 
@@ -131,23 +96,26 @@ def kinds_table(found: Sequence[Kind]) -> Table:
 
 
 def _report(store: Store, choice: Choice, done: Done) -> None:
-    states = preview(store, replace(choice, ids=done.not_changed)).states if done.not_changed else {}
+    ids = done.not_changed
+    states = preview(store, Choice("discard", choice.wanted, ids)).states if ids else {}
     what = DONE[choice.action]
     if wants_json():
-        missed = [{"id": id, "state": states.get(id)} for id in done.not_changed]
+        missed = [{"id": id, "state": states.get(id)} for id in ids]
         shown = {what.replace(" ", "_"): done.count, "stopped": done.stopped, "error": done.error, "missed": missed}
-        echo_json({**shown, "audit": done.entry})
+        echo_json({**shown, "not_changed": done.missed, "audit": done.entry})
     else:
-        say(f"{messages(done.count)} {what}{', then it was stopped' if done.stopped else ''}.")
+        say(f"{many(done.count, 'message')} {what}{', then it was stopped' if done.stopped else ''}.")
         if done.error:
             say(f"Then it failed: {done.error}", err=True)
-        for id in done.not_changed:
+        for id in ids:
             say(f"{id} was not: {f'it is {states[id]}' if id in states else 'there is no such message'}.", err=True)
-        if done.missed > len(done.not_changed):
-            say(f"{messages(done.missed)} not: on their way, due already, or changed by somebody else.", err=True)
+        if done.missed > len(ids):
+            say(f"{many(done.missed, 'message')} not: {WHY_NOT.get(choice.action, WHY_NOT['redrive'])}.", err=True)
         if choice.action == "redrive" and done.count:
             say(f"What becomes of them: outbox-tasks audit --became {done.entry}")
-    if done.stopped or done.error or done.not_changed:
+        if choice.action == "replay" and (done.stopped or done.error) and not choice.ids:
+            say(f"To go on: outbox-tasks replay --resume {done.entry}", err=True)
+    if done.stopped or done.error or ids:
         raise SystemExit(1)
 
 

@@ -14,8 +14,9 @@ from outbox_tasks.operating import audit, overview
 from outbox_tasks.operating.messages import waits
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter
+from outbox_tasks.operating.messages.replay import Replay, planned
 
-SENDS = ("redrive", "try")
+SENDS = ("redrive", "try", "replay")
 """Acts after which messages are due."""
 
 ACTS_READ = 100
@@ -35,6 +36,8 @@ class Choice:
     action: Action
     wanted: Filter
     ids: Sequence[UUID] = ()
+    replay: Replay | None = None
+    """Of a replay: what is to be replayed, and how."""
 
     @property
     def tries_destination(self) -> bool:
@@ -47,7 +50,7 @@ class Preview:
     """What an act would change, and what a person should know before."""
 
     plan: Plan | None = None
-    """Of a filter."""
+    """Of a filter, and of a replay."""
     states: dict[UUID, str] = field(default_factory=dict)
     """Of named messages that are there."""
     count: int = 0
@@ -71,7 +74,11 @@ def preview(
 ) -> Preview:
     """Look at the messages of a choice. `until` and `seconds`: see `Operator.plan`."""
     found = Preview()
-    if choice.ids:
+    if choice.replay is not None:
+        found.plan = plan = planned(database, choice.replay)
+        found.count = plan.count
+        destinations = {choice.replay.to or kind.destination for kind in plan.kinds}
+    elif choice.ids:
         # If a message was replayed, its copy that waits comes first, and counts.
         rows = list(reversed(database.ask("find/states.sql", ids=list(choice.ids))))
         found.states = {UUID(str(row.id)): row.state for row in rows}
@@ -86,7 +93,7 @@ def preview(
     closed = waits.of_destinations(database) if choice.action in SENDS else {}
     paused = {row.name for row in database.ask("traffic/states.sql") if row.state == "paused"} if closed else set()
     tries = choice.tries_destination and bool(closed.keys() & destinations - paused)
-    found.empty = not (choice.ids or found.count or tries)
+    found.empty = not (found.count or tries or (choice.ids and found.plan is None))
     for number, name in enumerate(sorted(destinations) if choice.action in SENDS else ()):
         if name not in database.settings.destinations:
             found.remarks.append(f"{name!r} is not configured here: its messages would be dead again in an hour.")

@@ -6,7 +6,6 @@ messages up; for a message that still waits, that is what `outbox.cancel` does, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -29,10 +28,6 @@ MOST_IDS = 100
 NAMED = 20
 """Messages that an act has not changed, of which its page shows some."""
 
-ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
-
 KINDS = 50
 """Kinds of messages that the preview shows."""
 
@@ -49,8 +44,8 @@ ABOUT = {
 }
 """What each act does."""
 
-RATES = (0.01, 100_000.0)
-LIMITS = (1, 1_000_000_000)
+RATE, LIMIT = ("rate", 0.01, 100_000.0), ("limit", 1, 1_000_000_000)
+"""Fields of the form, and their bounds. The rate is messages a second."""
 
 
 def choice_of(fields: Mapping[str, list[str]]) -> Choice:
@@ -83,9 +78,7 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
     found = preview(visit.store, choice, seconds=PATIENCE)
     plan = found.plan
     said = {name: visit.said(name) or visit.ask(name) for name in ("why", "rate", "limit")}
-    rate, limit = (
-        float(text) if (text := said[name]) and NUMBER.fullmatch(text) else None for name in ("rate", "limit")
-    )
+    how = {} if refused else {"rate": _number(said["rate"], *RATE), "limit": _number(said["limit"], *LIMIT)}
     return visit.show(
         "act_new.html",
         status=200 if refused is None else 400,
@@ -104,14 +97,7 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
             "total": None if found.more else found.count,
             "token": visit.said("token") or str(uuid4()),
         },
-        command=filters.command_line(
-            choice.action,
-            choice.wanted,
-            choice.ids,
-            rate=rate or None,
-            limit=int(limit) if limit else None,
-            why=said["why"],
-        ),
+        command=filters.command_line(choice.action, choice.wanted, choice.ids, **how, why=said["why"]),
         longest_why=LONGEST_REASON,
     )
 
@@ -137,32 +123,31 @@ def begin(visit: Visit) -> Response:
 
 def _given(visit: Visit) -> dict[str, Any]:
     """The other fields of the form. Raises `InvalidAct` or `HTTPException`."""
-    rate, limit, total = (_number(visit.said(name), name) for name in ("rate", "limit", "total"))
-    if rate is not None and not RATES[0] <= rate <= RATES[1]:
-        raise InvalidAct(reason=f"the rate is a number from {RATES[0]:g} to {RATES[1]:,.0f} messages a second")
-    if limit is not None and not (LIMITS[0] <= limit <= LIMITS[1] and limit == int(limit)):
-        raise InvalidAct(reason=f"the limit is a whole number from {LIMITS[0]} to {LIMITS[1]:,}")
+    rate, limit = _number(visit.said("rate"), *RATE), _number(visit.said("limit"), *LIMIT)
     try:
         token, said = UUID(visit.said("token") or ""), visit.said("until")
         until = None if said is None else datetime.fromisoformat(said)
+        if until is not None and until.tzinfo is None:
+            raise ValueError("without a zone")
     except ValueError:
         raise InvalidAct(reason="the form is not whole; begin with the preview") from None
-    if until is not None and until.tzinfo is None:
-        raise InvalidAct(reason="the form is not whole; begin with the preview")
-    known = None if total is None or not 0 <= total <= LIMITS[1] else int(total)
-    if known is not None and limit is not None:
-        known = min(known, int(limit))
-    return {"why": visit.why(), "rate": rate, "limit": None if limit is None else int(limit), "total": known,
-            "until": until, "token": token}  # fmt: skip
+    counted = (visit.said("total") or "")[:9]
+    total = min(int(counted), limit or LIMIT[2]) if counted.isascii() and counted.isdigit() else None
+    return {"why": visit.why(), "rate": rate, "limit": limit, "total": total, "until": until, "token": token}
 
 
-def _number(said: str | None, name: str) -> float | None:
-    """A number of the form. Raises `InvalidAct`."""
+def _number(said: str | None, name: str, least: Any, most: Any) -> Any:
+    """A number of the form, of the type of its bounds. Raises `InvalidAct`."""
+    if said is None:
+        return None
+    whole = "whole " if type(least) is int else ""
     try:
-        number = None if said is None else float(said)
+        number = float(said)
     except ValueError:
         raise InvalidAct(reason=f"the {name} is a number") from None
-    return number
+    if not least <= number <= most or (whole and number != int(number)):
+        raise InvalidAct(reason=f"the {name} is a {whole}number from {least:g} to {most:,.0f}")
+    return type(least)(number)
 
 
 def show(visit: Visit) -> Response:
@@ -176,7 +161,6 @@ def show(visit: Visit) -> Response:
     if going and not act["held"] and not visit.read_only:
         visit.acts.wake()
     ended = {name: facts.get(name) for name in ("seconds", "stopped", "error", "missed")}
-    not_changed = [id for id in _texts(facts.get("not_changed")) if ID.fullmatch(id)]
     wanted = _wanted(facts)
     known = act["action"] in filters.CHANGEABLE
     named = 1 if act["target"] else facts.get("named")
@@ -190,7 +174,7 @@ def show(visit: Visit) -> Response:
         became=(became := visit.look(f"became {act['seq']}", lambda: Lookup(visit.store).became(act["seq"]))),
         verdict=_verdict(became),
         rest=_rest(visit),
-        not_changed=not_changed[:NAMED],
+        not_changed=_ids(facts.get("not_changed"))[:NAMED],
         named=named,
         known=known,
         chosen=which(wanted),
@@ -206,8 +190,12 @@ def show(visit: Visit) -> Response:
     )
 
 
-def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+def _ids(texts: Any) -> list[UUID]:
+    """Those that these texts are, if all are ids."""
+    try:
+        return filters.ids_of(map(str, texts or ()))
+    except (InvalidFilter, TypeError):
+        return []
 
 
 def _verdict(became: Became | None) -> str:
@@ -271,11 +259,8 @@ def _wanted(facts: Mapping[str, Any]) -> Filter:
 
 def _command(act: Mapping[str, Any], wanted: Filter) -> str | None:
     """The command that does the same; None: the audit does not say which messages were named."""
-    try:
-        ids = [UUID(act["target"])] if act["target"] else []
-    except ValueError:
-        return None
-    if not ids and "named" in act["facts"]:
+    ids = _ids([act["target"]]) if act["target"] else []
+    if not ids and (act["target"] or "named" in act["facts"]):
         return None
     how = {name: act["facts"].get(name) for name in ("rate", "limit")}
     return filters.command_line(act["action"], wanted, ids, **how, why=act["why"])
