@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group, RenderableType
@@ -29,8 +29,13 @@ from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.operating.messages.search import KINDS, Answer, search
-from outbox_tasks.operating.problems import examine
 from outbox_tasks.text import many, moment, one_line, printable, shell_line
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from outbox_tasks.operating.problems import Examination
+    from outbox_tasks.settings import Settings
 
 LONGEST = 64 * 1024
 """Bytes of a payload that a terminal gets. A pipe gets all of it."""
@@ -51,7 +56,7 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
     """
     app, _ = installed() or (None, None)
     with open_store() as store:
-        examined = partial(examine, store.settings, app)
+        examined = partial(_examined, store.settings, app)
         answered = search(store, text, examined, payloads=payloads)
         found = None if answered.only is None else Lookup(store, examined).one(answered.only)
     if found is None and only_payload:
@@ -88,6 +93,13 @@ def _remarks(answered: Answer) -> Iterator[str]:
     if not answered.messages:
         yield f"No message fits {answered.text!r}. It may be that:"
     yield from (f"- {reason}" for reason in answered.reasons)
+
+
+def _examined(settings: Settings, app: Celery | None) -> Examination:
+    # It loads Celery, and not every message needs it.
+    from outbox_tasks.operating.problems import examine
+
+    return examine(settings, app)
 
 
 def _with_text(found: dict[str, Any]) -> dict[str, Any]:

@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.limits import in_force
-from outbox_tasks.operating.problems import Examination, Problem, examine
-from outbox_tasks.operating.problems.order import FOLLOWS
 from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import many, moment, one_line, shell_line, span
 
+if TYPE_CHECKING:
+    from outbox_tasks.operating.problems import Examination, Problem
+
 Row = Mapping[str, Any]
-Examined = Callable[[], Examination]
+Examined = Callable[[], "Examination"]
 
 MOST_BEFORE = 10_000
 """Messages before another one are counted up to this."""
 
-STOPPED = {code for code, others in FOLLOWS.items() if "stale" in others} - {"writer_open", "prepared_transaction"}
-"""Problems of the relay for which any message may wait. An open transaction holds up some keys only."""
-
 CLAIMING = {"no_claims", "no_beat", "claims_late", "sequence_behind", "lock_of_a_stranger"}
-"""Those of them that don't matter once a message is claimed."""
+"""Problems that don't matter once a message is claimed."""
+
+OF_SOME_KEYS = {"writer_open", "prepared_transaction"}
+"""Problems for which only messages of some keys wait."""
 
 UNHEARD = {"task_unknown", "tasks_unsupervised", "tasks_wait"}
 """Problems for which no worker begins a task."""
@@ -50,7 +51,7 @@ class Reasons:
     over connections of its own."""
 
     def __init__(self, database: Database, examined: Examined | None = None) -> None:
-        self._database, self._examined = database, examined or partial(examine, database.settings)
+        self._database, self._examined = database, examined
         self._settings = database.settings
 
     @cached_property
@@ -60,7 +61,10 @@ class Reasons:
 
     @cached_property
     def _problems(self) -> list[Problem]:
-        return self._examined().everything
+        # It loads Celery, which takes longer than all else that shows a message.
+        from outbox_tasks.operating.problems import examine
+
+        return (self._examined() if self._examined else examine(self._settings)).everything
 
     def of(self, message: Row) -> Wait:
         """Why a message of `Lookup.one` is where it is."""
@@ -78,6 +82,13 @@ class Reasons:
             or self._limited(message)
             or Wait(f"It is due since {moment(_due(message))}, and a claim takes it {self._turn(message)}")
         )
+
+    @staticmethod
+    def _stops(code: str) -> bool:
+        """Whether any message may wait for a problem."""
+        from outbox_tasks.operating.problems.order import FOLLOWS
+
+        return "stale" in FOLLOWS.get(code, ()) and code not in OF_SOME_KEYS
 
     def _held_back(self, message: Row) -> Wait | None:
         """Whether an open transaction may still write an earlier message of its key."""
@@ -133,7 +144,7 @@ class Reasons:
         """Whether the relay does not do what it waits for."""
         wanted = {PUBLISH_QUEUE} if _is_queued(message) else {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE}
         for problem in self._problems:
-            if problem.code not in STOPPED or (_is_queued(message) and problem.code in CLAIMING):
+            if not self._stops(problem.code) or (_is_queued(message) and problem.code in CLAIMING):
                 continue
             if problem.code == "no_workers" and wanted.isdisjoint(problem.which.split(", ")):
                 continue
