@@ -25,9 +25,9 @@ HELD = 5
 USUAL = 5000
 """Dead rows at which autovacuum starts, more or less, on a table that has no option for that."""
 
-LOCKS_A_DAY = 5
+LOCKS_A_DAY = 6
 """Locks that a look for a message takes for each day: on the partitions of messages and of the journal, and on their
-three indexes."""
+four indexes."""
 
 LOOKS_AT_ONCE = 5
 """Looks for messages for which the server should have locks at the same time."""
