@@ -142,5 +142,5 @@ def test_so_many_days_that_locks_run_out_are_named(place: Place, monkeypatch: py
     assert found(settings, "many_days") == {}
     monkeypatch.setattr(tables, "LOOKS_AT_ONCE", 1_000)  # instead of hundreds of days
     many = found(settings, "many_days")["many_days"]
-    assert many.fact.startswith("3 days of messages are kept: a look for a message takes 15 locks")
+    assert many.fact.startswith("3 days of messages are kept: a look for a message takes 18 locks")
     assert "max_locks_per_transaction = " in many.remedy
