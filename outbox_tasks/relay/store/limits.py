@@ -52,32 +52,40 @@ class Limit:
         return self.rate_limit is not None or self.concurrency is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One answer of the database, as a whole: a thread that still works with an old one adds nothing to the next."""
+
+    changes: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    """What people have set, by destination and setting."""
+    made: dict[str, Limit] = field(default_factory=dict)
+    """What follows from that, by destination."""
+
+
 class Limits(Database):
     """Reads what people have set. While that fails, the settings count."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self._read_at = float("-inf")
-        self._changes: dict[str, dict[str, Change]] = {}
-        self._made: dict[str, Limit] = {}
+        self._known = Known()
 
     def of(self, destination: str) -> Limit:
         """The limits of a configured destination; at most `READ_EVERY_SECONDS` old."""
-        self._read()
-        limit = self._made.get(destination)
+        known = self._read()
+        limit = known.made.get(destination)
         if limit is None:
-            limit = self._made[destination] = self._make(destination)
+            limit = known.made[destination] = self._make(destination, known.changes.get(destination, {}))
         return limit
 
     def set_by_people(self) -> list[str]:
         """The configured destinations for which people have set something."""
-        self._read()
-        return [name for name in self._changes if name in self.settings.destinations]
+        return [name for name in self._read().changes if name in self.settings.destinations]
 
-    def _read(self) -> None:
+    def _read(self) -> Known:
         now = time.monotonic()
         if now < self._read_at + READ_EVERY_SECONDS:
-            return
+            return self._known
         self._read_at = now
         changes: dict[str, dict[str, Change]] = {}
         try:
@@ -85,12 +93,12 @@ class Limits(Database):
                 changes.setdefault(name, {})[setting] = Change(*change)
         except DatabaseUnavailable as error:
             log.warning("the limits that people have set were not read, so the settings count: %s", error)
-        if changes != self._changes:
-            self._changes = changes
-            self._made = {}
+        if changes != self._known.changes:
+            self._known = Known(changes)
+        return self._known
 
-    def _make(self, destination: str) -> Limit:
-        own, changes = self.settings.destinations[destination], self._changes.get(destination, {})
+    def _make(self, destination: str, changes: Mapping[str, Change]) -> Limit:
+        own = self.settings.destinations[destination]
         rate, most, singles = own.rate_limit, own.concurrency, self.settings.singles_of(destination)
         if change := changes.get("rate_limit"):
             rate = change.value
