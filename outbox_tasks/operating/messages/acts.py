@@ -108,7 +108,7 @@ class Operator:
     def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None, seconds: float = inf) -> Plan:
         """Counts the messages that an act would change now, or at an earlier time `until(now)`; for so many seconds."""
         ends = time.monotonic() + seconds
-        now = self._now()
+        now = self._database.ask("act/now.sql")[0].now
         plan = Plan(until(now) if until else now)
         for row in self._walk(wanted, plan.until, counted=True, ends=ends):
             if row is not None:
@@ -160,7 +160,8 @@ class Operator:
         elif action not in ("discard", "purge"):  # whoever may write into the audit has written it
             raise KeyError(action)
         else:
-            rows = self._database.ask("act/discard.sql", **parameters, states=_kinds(states), kept=action == "discard")
+            kinds = sorted({DEAD if state == DEAD else "waiting" for state in states})
+            rows = self._database.ask("act/discard.sql", **parameters, states=kinds, kept=action == "discard")
         changed = {UUID(str(row.id)) for row in rows if row.id is not None} if rows else None
         if changed:
             wake(self._settings)
@@ -176,16 +177,10 @@ class Operator:
     @contextmanager
     def audited(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Record in the audit what is done in this context; at its end, also what was added to `facts`."""
-        entry = self._open_entry(action, None, facts)
+        opened = {**self._person, "action": action, "target": None, "facts": json.dumps(facts)}
+        entry = self._database.ask("audit/open.sql", **opened)[0].seq
         yield facts
-        self._close_entry(entry, facts)
-
-    def _open_entry(self, action: str, target: str | None, facts: dict[str, Any]) -> int:
-        parameters = {**self._person, "action": action, "target": target, "facts": json.dumps(facts)}
-        return int(self._database.ask("audit/open.sql", **parameters)[0].seq)
-
-    def _close_entry(self, entry: int, found: dict[str, Any] | None = None) -> None:
-        self._database.ask("audit/close.sql", entry=entry, found=json.dumps(found or {}))
+        self._database.ask("audit/close.sql", entry=entry, found=json.dumps(facts))
 
     def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
         """Replace the `former` payload of a dead letter. Returns the entry of the audit.
@@ -212,11 +207,6 @@ class Operator:
                 json.loads(payload)
             except (ValueError, RecursionError) as error:
                 raise EditRefused(id=message["id"], reason=f"it is not {content_type}: {error}") from None
-
-    def _now(self) -> datetime:
-        """By the database's clock."""
-        now: datetime = self._database.ask("act/now.sql")[0].now
-        return now
 
 
 def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) -> Steps:
@@ -267,7 +257,3 @@ def paced(ids: Iterable[UUID], rate: float | None) -> Iterator[tuple[list[UUID],
     while batch := list(islice(rest, size)):
         yield batch, began + asked / rate - time.monotonic() if rate else 0.0
         asked += len(batch)
-
-
-def _kinds(states: Iterable[str]) -> list[str]:
-    return sorted({DEAD if state == DEAD else "waiting" for state in states})
