@@ -207,8 +207,7 @@ class TestOne:
     ) -> None:
         box.write(1)
         drained(storage, Receiver())
-        copy = {"event_type": "order.created", "destination": "orders", "content_type": "text/x", "data": ""}
-        copy |= {"id": str(ids(box)[0]), "of": str(ids(box)[0]), "headers": {}, "created_at": later(0)}
+        copy = {"original": 1, "id": str(ids(box)[0]), "destination": "orders", "headers": {}}
         acting.replay([copy], {}, entry(box, "replay"), ANN)
         [id] = {id for [id] in box.rows("SELECT id FROM outbox_messages")}
         assert sorted(row.state for row in finding.one(id)) == ["pending", "sent"]
