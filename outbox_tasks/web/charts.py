@@ -4,6 +4,7 @@ attributes only, because the page allows no styles of elements: `style.css` give
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from outbox_tasks.operating.courses import Course
 
@@ -11,7 +12,7 @@ LEAST = 2
 """The height of what is more than nothing, and would be too low to be seen."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chart:
     """A course, to be drawn: each span of it so wide, and all so high."""
 
@@ -24,7 +25,7 @@ class Chart:
         """How many sends the highest column stands for."""
         return max(map(sum, zip(self.course.sent, self.course.failed, strict=True)), default=0)
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, str]:
         """The paths of the columns, by class."""
         paths, highest = {"sent": "", "failed": ""}, self.highest

@@ -49,8 +49,12 @@ def look_at(visit: Visit) -> Status:
 
 def drawn(visit: Visit, names: Iterable[str]) -> Mapping[str, charts.Chart]:
     """The small charts of these destinations."""
-    found = visit.look("courses", lambda: courses(visit.store, WIDTH, SPANS), seconds=SELDOM)
-    return {name: charts.small(found.get(name) or empty(WIDTH, SPANS)) for name in names}
+
+    def draw() -> dict[str, charts.Chart]:
+        return {name: charts.small(course) for name, course in courses(visit.store, WIDTH, SPANS).items()}
+
+    found, nothing = visit.look("drawn", draw, seconds=SELDOM), charts.small(empty(WIDTH, SPANS))
+    return {name: found.get(name, nothing) for name in names}
 
 
 def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:

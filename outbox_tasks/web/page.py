@@ -1,12 +1,92 @@
-"""`Page`: what an application mounts."""
+"""`Page`, which an application mounts: it knows who visits, checks what they may do, and answers trouble with words."""
 
 from __future__ import annotations
 
-from outbox_tasks.errors import WebClosed
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from anyio import Semaphore, fail_after
+from anyio.lowlevel import RunVar
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from outbox_tasks.errors import (
+    ActBegun,
+    ConfigurationError,
+    DatabaseUnavailable,
+    NotDead,
+    OutboxError,
+    SchemaMismatch,
+    SchemaMissing,
+    UnknownMessage,
+    WebClosed,
+    WebMisused,
+)
+from outbox_tasks.operating.messages.background import Runner
+from outbox_tasks.operating.problems import Connections
 from outbox_tasks.outbox import Outbox
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
-from outbox_tasks.web.answers import Answers, Who
-from outbox_tasks.web.mount import Asgi, Wsgi
+from outbox_tasks.text import logger
+from outbox_tasks.web import render, routes
+from outbox_tasks.web.access import Person, Role
+from outbox_tasks.web.forms import Fields, form_of, give_token
+from outbox_tasks.web.looks import Looks, Searches
+from outbox_tasks.web.mount import HOST, VISITOR, Asgi, Wsgi
+from outbox_tasks.web.sign_in import SignIn
+from outbox_tasks.web.visit import Visit
+
+log = logger(__name__)
+
+AT_ONCE = 8
+"""Requests that may read the database at once. The others wait."""
+
+PATIENCE = 5.0
+"""Seconds for which a request waits for its turn."""
+
+STATUS: dict[type[OutboxError], int] = {
+    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, UnknownMessage: 404, NotDead: 409, ActBegun: 409,
+}  # fmt: skip
+"""Of our errors. All others say that the input is bad."""
+
+Who = Callable[[Any], "Person | Awaitable[Person | None] | None"]
+
+
+@dataclass
+class _Own:
+    """What each process makes for itself."""
+
+    connections: Connections
+    acts: Runner
+    looks: Looks = field(default_factory=Looks)
+    searches: Searches = field(default_factory=Searches)
+    checked: bool = False
+    """Whether the tables were seen to be of this release."""
+
+    def check(self, *, read_only: bool) -> None:
+        """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release. If they are,
+        acts that another process has left go on."""
+        if not self.checked:
+            self.looks.get("tables", self.connections.store.check_version, 2.0)
+            self.checked = True
+            if not read_only:
+                self.acts.start()
+
+    def close(self) -> None:
+        self.acts.close()
+        self.connections.close()
 
 
 class Page:
@@ -20,15 +100,117 @@ class Page:
     def __init__(
         self, outbox: Outbox | Settings | None = None, *, who: Who | None = None, read_only: bool = False
     ) -> None:
-        given = outbox if isinstance(outbox, Outbox) else None
+        self._outbox = outbox if isinstance(outbox, Outbox) else None
         self.settings = outbox.settings if isinstance(outbox, Outbox) else outbox or Settings()
         if who is None and not self.settings.web_users:
             raise WebClosed
-        self._answers = Answers(self.settings, given, who, read_only)
-        self.asgi = Asgi(self._answers.app, self.settings)
+        self._who, self._read_only = who, read_only
+        self._sign_in = SignIn(self.settings)
+        self._own = PerProcess(self._make)
+        self._turns = RunVar[Semaphore]("turns")  # of each event loop
+        # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
+        self._own.get()
+        signing = [] if who else self._sign_in.routes
+        pages = [route.made(partial(self._show, route)) for route in routes.ROUTES]
+        app = Starlette(
+            routes=[Mount("/static", StaticFiles(directory=render.STATIC)), *signing, *pages],
+            middleware=[Middleware(ExceptionMiddleware, handlers={Exception: self._trouble})],
+            exception_handlers={HTTPException: self._trouble},
+            lifespan=self._life,
+        )
+        app.router.redirect_slashes = False
+        app.state.titles = routes.TITLES
+        self.asgi = Asgi(app, self.settings)
         self.wsgi = Wsgi(self.asgi, self.settings, who)
+
+    @asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        yield  # connections open when they are needed
+        self.close()
 
     def close(self) -> None:
         """Close this process's connections, and end its threads."""
         self.wsgi.close()
-        self._answers.close()
+        if own := self._own.take():
+            own.close()
+
+    def _make(self) -> _Own:
+        app = self._outbox and self._outbox.celery
+        installed = app if app is not None and "outbox_relay" in vars(app) else None  # its broker is the relay's
+        connections = Connections(self.settings, installed)
+        return _Own(connections, Runner(connections.store))
+
+    async def _show(self, route: routes.Route, request: Request) -> Response:
+        person = await self._person(request)
+        if person is None and self._who is None:
+            return self._sign_in.ask(request, 401)
+        if person is None:
+            raise HTTPException(403, "Sign in to the application first: it does not know you.")
+        if person.role < route.role:
+            raise HTTPException(403, f"You may not do this: it needs the role {route.role.name.lower()}.")
+        if self._read_only and route.role is Role.ACT:
+            raise HTTPException(403, "This page is read-only: nothing can be changed here.")
+        if "\0" in request.scope["path"]:
+            raise HTTPException(404)
+        form: Fields = {}
+        if request.method == "POST":
+            form = await form_of(request, self.settings)
+        elif self._who is None or (person.role is Role.ACT and not self._read_only):
+            give_token(request)
+        own = self._own.get()
+        shared = own.connections, own.looks, own.searches, own.acts
+        visit = Visit(request, form, person, *shared, self._read_only)
+        async with self._turn():
+            return await run_in_threadpool(self._run, route, visit, own)
+
+    def _run(self, route: routes.Route, visit: Visit, own: _Own) -> Response:
+        with suppress(OutboxError) if route.without_tables else nullcontext():
+            own.check(read_only=self._read_only)
+        return route.page(visit)
+
+    async def _person(self, request: Request) -> Person | None:
+        """Who visits."""
+        if self._who is None:
+            return self._sign_in.person(request)
+        if visitor := request.scope.get("wsgi_environ", {}).get(VISITOR):
+            found = visitor.result()
+            if inspect.iscoroutine(found):
+                found.close()
+                raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
+            return found  # type: ignore[no-any-return]
+        asked = await run_in_threadpool(self._who, request.scope[HOST])
+        return await asked if inspect.isawaitable(asked) else asked
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until fewer than `AT_ONCE` requests read the database. Raises `HTTPException`."""
+        turns = self._turns.get(None)
+        if turns is None:
+            self._turns.set(turns := Semaphore(AT_ONCE))
+        try:
+            with fail_after(PATIENCE):
+                await turns.acquire()
+        except TimeoutError:
+            raise HTTPException(503, "The page is busy: too many people ask. It tries again by itself.") from None
+        try:
+            yield
+        finally:
+            turns.release()
+
+    async def _trouble(self, request: Any, error: Exception) -> Response:
+        """A page that says what went wrong."""
+        status, text, headers = _said(request, error)
+        again = {} if status >= 500 else {"again": None}  # to ask again changes nothing
+        return render.show(request, "trouble.html", {"status": status, "text": text, **again}, status, headers)
+
+
+def _said(request: Request, error: Exception) -> tuple[int, str, Mapping[str, str] | None]:
+    """The status, the text and more headers of an error."""
+    if isinstance(error, HTTPException):
+        words = {404: "There is no such page.", 405: f"This address takes no {request.method}."}
+        plain = error.detail == HTTPStatus(error.status_code).phrase
+        return error.status_code, words.get(error.status_code, error.detail) if plain else error.detail, error.headers
+    if isinstance(error, OutboxError) and not isinstance(error, WebMisused | ConfigurationError):
+        return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 400), str(error), None
+    log.error("the page failed", exc_info=error)
+    return 500, "The page failed. Its log says why.", None

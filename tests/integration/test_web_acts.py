@@ -511,7 +511,7 @@ class TestAct:
     def test_that_nobody_runs_is_taken_by_this_process(self, visit: Visit, rows: Rows) -> None:
         bury(rows, 3)
         reader = visit(read_only=True)
-        acts_of = reader.page._answers._own.get().acts
+        acts_of = reader.page._own.get().acts
         acts_of.wake = lambda: None  # type: ignore[method-assign]
         entry = acts_of.begin("redrive", Filter(states=("dead",)), who="bob", why="so", token=uuid4())
         assert "No process runs it at this moment." in reader.text(f"/acts/{entry}")

@@ -160,7 +160,7 @@ class TestSearches:
     def test_of_one_person_hold_up_nobody_else(self, visit: Visit) -> None:
         browser = visit(Role.LOOK)
         other = Browser(browser.page, Role.LOOK, "lou")
-        searches = browser.page._answers._own.get().searches
+        searches = browser.page._own.get().searches
         with searches.by("anna"), searches.by("anna"):
             refused = browser.get("/messages", type="*a*")
             assert (refused.status_code, b"2 of your searches" in refused.content) == (429, True)

@@ -71,7 +71,7 @@ def sent(rows: Rows, destination: str, **outcomes: int) -> None:
 def statements(browser: Browser, path: str, **query: str) -> list[str]:
     """The statements that a first look at a page runs; not those of the thread that runs acts."""
     found: list[str] = []
-    engine = browser.page._answers._own.get().connections.store.engine
+    engine = browser.page._own.get().connections.store.engine
 
     def note(connection: object, cursor: object, statement: str, *_: object) -> None:
         if threading.current_thread().name != "outbox_tasks acts":

@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebClosed
-from outbox_tasks.web import Page, Person, Role, answers, forms, render, routes, sign_in
+from outbox_tasks.web import Page, Person, Role, forms, render, routes, sign_in
+from outbox_tasks.web import page as page_module
 from outbox_tasks.web.looks import MOST, Looks
 from outbox_tasks.web.routes import Route
 from outbox_tasks.web.visit import Visit
@@ -178,7 +179,7 @@ class TestWhoMayComeIn:
         browser = Browser(page)
         for number in range(100):
             sign(browser, f"nobody{number}", "wrong")
-        assert len(page._answers._sign_in._wrong) <= 50
+        assert len(page._sign_in._wrong) <= 50
         assert sign(browser).status_code == 303
 
     def test_the_host_says_who_visits(self, make_page: MakePage) -> None:
@@ -313,8 +314,8 @@ class TestAnswers:
             assert browser.ask("POST", f"/static/{name}").status_code == 405
 
     def test_who_waits_too_long_for_a_turn_is_told(self, make_page: MakePage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(answers, "AT_ONCE", 1)
-        monkeypatch.setattr(answers, "PATIENCE", 0.05)
+        monkeypatch.setattr(page_module, "AT_ONCE", 1)
+        monkeypatch.setattr(page_module, "PATIENCE", 0.05)
         done = threading.Event()
 
         def slow(visit: Visit) -> Response:
@@ -339,11 +340,11 @@ class TestAnswers:
     def test_a_child_process_has_connections_and_looks_of_its_own(self, make_page: MakePage) -> None:
         page = make_page(who=visitor)
         assert by_wsgi(page, "/", HTTP_X_PERSON="anna ACT")[0].startswith("503")
-        own = page._answers._own.get()
+        own = page._own.get()
         pid = os.fork()
         if not pid:
             status, _ = by_wsgi(page, "/", HTTP_X_PERSON="anna ACT")
-            os._exit(not status.startswith("503") or page._answers._own.get() is own)
+            os._exit(not status.startswith("503") or page._own.get() is own)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
