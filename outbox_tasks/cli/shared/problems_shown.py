@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
-
-from rich.padding import Padding
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.operating.problems import Examination, Problem, Severity
 from outbox_tasks.text import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.padding import Padding
+    from rich.text import Text
 
 SIGNS = {Severity.ERROR: ("✗", "bold red"), Severity.WARNING: ("!", "yellow"), Severity.NOTE: ("i", "cyan")}
 
@@ -35,6 +36,8 @@ def facts(examination: Examination) -> str:
 
 def shown(problems: Iterable[Problem], *, causes: bool) -> Iterator[Padding | Text]:
     """The problems with what to do about each. `causes`: also where they come from, as the doctor says."""
+    from rich.text import Text
+
     for root in problems:
         sign, style = SIGNS[root.severity]
         heading = Text.assemble((f"{sign} ", style), cell(root.fact, style))
@@ -50,4 +53,6 @@ def shown(problems: Iterable[Problem], *, causes: bool) -> Iterator[Padding | Te
 
 
 def _indented(line: Text) -> Padding:
+    from rich.padding import Padding
+
     return Padding(line, (0, 0, 0, 4), expand=False)
