@@ -14,10 +14,8 @@ KEPT = 1_000
 """A redrive keeps the ids of so many messages that it has changed: the first ones. See sql/act/redrive.sql."""
 
 
-COUNTED = ("redrive", "try", "discard", "purge", "replay")
-"""Acts on messages."""
-
 DOING = {"redrive": "redriving", "try": "trying", "discard": "discarding", "purge": "deleting", "replay": "replaying"}
+"""Acts on messages, and what they are while they are under way."""
 
 PHRASES = {
     "stopped": "stopped by {}", "error": "failed: {}", "missed": "{} not changed", "named": "{} named", "states": "{}",
@@ -34,7 +32,7 @@ LEFT_OUT = ("not_changed", "place", "after", "began")
 
 def deed(act: Mapping[str, Any]) -> str:
     """What an act did, without its target: `redrive 12 messages`."""
-    alone = act["action"] not in COUNTED or (act["target"] and act["count"] == 1)
+    alone = act["action"] not in DOING or (act["target"] and act["count"] == 1)
     return str(act["action"]) if alone else f"{act['action']} {many(act['count'], 'message')}"
 
 

@@ -260,6 +260,19 @@ class TestActs:
             eventually(lambda: acts(rows)[0].count == 200)
         assert all(row.history[-1]["entry"] == act.seq and len(row.history) == 1 for row in rows.hot())
 
+    def test_without_its_database_says_that_others_may_go_on(self, environment: None, rows: Rows) -> None:
+        del environment
+        bury(rows, 500)
+        command = [sys.executable, "-m", "outbox_tasks", "redrive", "--all", "--yes", "--rate", "50"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+            eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
+            with rows.engine.begin() as connection:
+                connection.execute(text(f"ALTER TABLE {rows.tables.acts} RENAME TO elsewhere"))
+            _, err = process.communicate(timeout=60)
+        [act] = acts(rows)
+        assert process.returncode == 1
+        assert f"Another process may go on with act {act.seq}. To end it: outbox-tasks stop {act.seq}" in err
+
     def test_can_be_stopped_by_somebody_else(self, environment: None, run: Run, rows: Rows) -> None:
         del environment
         bury(rows, 500)

@@ -15,6 +15,7 @@ import click
 
 from outbox_tasks.cli.shared.options import ActOptions
 from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, say, table, wants_json
+from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.messages.acts import Done, Kind
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.filters import DONE
@@ -66,7 +67,11 @@ def do(store: Store, choice: Choice, options: ActOptions, until: Callable[[datet
             until=plan.until if plan else None, rate=options.rate, limit=limit, total=total,
             more=replay.facts if replay else None, wake=False,
         )  # fmt: skip
-        done = runner.follow(entry, options.who, stop, moved)
+        try:
+            done = runner.follow(entry, options.who, stop, moved)
+        except OutboxError:
+            say(f"Another process may go on with act {entry}. To end it: outbox-tasks stop {entry}", err=True)
+            raise
     _report(store, choice, done)
 
 
