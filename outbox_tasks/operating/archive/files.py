@@ -12,25 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import IO, Any, NamedTuple
 
 COLUMNS = {
-    "id": "text",
-    "seq": "integer",
-    "destination": "text",
-    "key": "text",
-    "event_type": "text",
-    "state": "text",
-    "payload": "bytes",
-    "content_type": "text",
-    "headers": "text",
-    "attempts": "integer",
-    "last_error_code": "text",
-    "last_error": "text",
-    "aggregate_type": "text",
-    "aggregate_id": "text",
-    "created_at": "time",
-    "finished_at": "time",
-    "locked_by": "text",
-    "history": "text",
-}
+    "id": "text", "seq": "integer", "destination": "text", "key": "text", "event_type": "text", "state": "text",
+    "payload": "bytes", "content_type": "text", "headers": "text", "attempts": "integer", "last_error_code": "text",
+    "last_error": "text", "aggregate_type": "text", "aggregate_id": "text", "created_at": "time",
+    "finished_at": "time", "locked_by": "text", "history": "text",
+}  # fmt: skip
 """The columns, in their order. Headers and history are JSON. Until they are written, times are microseconds since
 1970."""
 
