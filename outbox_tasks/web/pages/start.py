@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating.problems import Severity
+from outbox_tasks.operating.status import feed_state
 from outbox_tasks.web import overview
 from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
@@ -20,26 +21,25 @@ def start(visit: Visit) -> Response:
     problems, known = found.examination.problems, bool(found.destinations)
     wanted = (visit.ask("find") or "").casefold()
     named = [(name, one) for name, one in found.ranked if wanted in name.casefold()]
-    workers = in_order([*found.heartbeats.workers, *found.heartbeats.supervising])
+    stale_after = visit.settings.stale_after
     return visit.show(
         "start.html",
         status=200 if known or not visit.settings.destinations else 503,
         found=found,
         known=known,
         going=overview.under_way(act._asdict() for act in found.acts),
-        problems=problems[:PROBLEMS],
-        more_problems=len(problems) - PROBLEMS,
+        problems=problems,
+        shown=PROBLEMS,
+        stale={problem.which for problem in found.examination.everything if problem.code == "stale"},
         number_wrong=sum(problem.severity is not Severity.NOTE for problem in problems),
         place=lambda problem: overview.place(visit, problem),
         destinations=named[:DESTINATIONS],
-        number=len(found.destinations),
         more_destinations=len(named) - DESTINATIONS,
         cut=counted.cut(found.destinations),
         supervised=any(one.states["handed over"] or one.states["running"] for one in found.destinations.values()),
         drawn=overview.drawn(visit, (name for name, _ in named[:DESTINATIONS])) if known else {},
         hours=overview.WIDTH * overview.SPANS // 3600,
-        feeds=found.feeds[:FEEDS],
-        more_feeds=len(found.feeds) - FEEDS,
-        workers=workers[:WORKERS],
-        all_workers=len(workers),
+        feeds=[(each, feed_state(each.failing, each.age, stale_after)) for each in found.feeds[:FEEDS]],
+        workers=in_order([*found.heartbeats.workers, *found.heartbeats.supervising]),
+        shown_workers=WORKERS,
     )

@@ -17,15 +17,15 @@ SHOWN = 100
 def workers(visit: Visit) -> Response:
     """The workers of the relay, the application's that run supervised tasks, and what they do."""
     found = overview.look_at(visit)
-    beats = found.heartbeats
+    relay, supervising = in_order(found.heartbeats.workers), in_order(found.heartbeats.supervising)
     sends = visit.look("sends that run", lambda: visit.store.ask("look/sends.sql", destination=None, most=SHOWN))
     running = [(name, one) for name, one in found.destinations.items() if one.states["running"]]
     return visit.show(
         "workers.html",
         found=found,
-        relay=in_order(beats.workers)[:SHOWN],
-        supervising=in_order(beats.supervising)[:SHOWN],
-        more=max(0, len(beats.workers) - SHOWN) + max(0, len(beats.supervising) - SHOWN),
+        relay=relay[:SHOWN],
+        supervising=supervising[:SHOWN],
+        more=len(relay[SHOWN:]) + len(supervising[SHOWN:]),
         sends=sends,
         running=running,
     )
