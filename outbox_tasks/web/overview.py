@@ -27,10 +27,11 @@ SELDOM = 30.0
 OPEN = 50
 """Alerts that are looked at."""
 
-PLACES = {
-    "dead_letters": "/errors", "keys_blocked": "/keys", "no_workers": "/workers", "same_name": "/workers",
-    "no_beat": "/workers", "no_claims": "/workers", "tasks_unsupervised": "/workers",
-}  # fmt: skip
+WORKERS = (
+    "claims_late", "no_beat", "no_claims", "no_heartbeat", "no_maintenance", "no_workers", "queue_stuck", "same_name",
+    "tasks_unsupervised", "tasks_wait", "worker_lost", "wrong_worker",
+)  # fmt: skip
+PLACES = {"dead_letters": "/errors", "keys_blocked": "/keys", **dict.fromkeys(WORKERS, "/workers")}
 """Where a problem is seen to, by its code."""
 
 

@@ -18,9 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebClosed
+from outbox_tasks.operating.problems import CODES
 from outbox_tasks.web import Page, Person, Role, forms, render, routes, sign_in
 from outbox_tasks.web import page as page_module
 from outbox_tasks.web.looks import MOST, Looks
+from outbox_tasks.web.overview import PLACES
 from outbox_tasks.web.routes import Route
 from outbox_tasks.web.visit import Visit
 from tests.conftest import MakeSettings
@@ -384,6 +386,9 @@ class TestWhatArrives:
 
     def test_only_a_form_with_a_payload_may_be_as_long_as_one(self, page: Page) -> None:
         assert forms.longest_form(page.settings) == forms.LONGEST_FORM + 3 * 1_048_576
+
+    def test_each_place_is_that_of_a_problem_that_there_is(self) -> None:
+        assert set(PLACES) <= set(CODES)
 
     def test_an_address_holds_any_text(self) -> None:
         request = Request({"type": "http", "root_path": "/out", "path": "/out/"})
