@@ -26,7 +26,7 @@ NAME, PASSWORD = "anna", "a long password"
 PATIENCE = 60_000.0
 """Milliseconds, for machines that are overloaded."""
 
-WIDE, NARROW = (1400, "light"), (400, "dark")
+WIDE, NARROW = (1400, "light"), (320, "dark")
 """Widths and colours of a window."""
 
 SEEN = ("color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size")

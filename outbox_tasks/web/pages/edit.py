@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -25,16 +24,6 @@ LONGEST = 512 * 1024
 CONTENT_TYPE = re.compile("[!-~][ -~]{0,199}")
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a person wrote."""
-
-    text: str
-    content_type: str
-    former: str
-    """The digest of the payload that the person saw."""
-
-
 def edit(visit: Visit) -> Response:
     """The payload in a form, if it is text."""
     return _form(visit, _dead(visit))
@@ -43,50 +32,48 @@ def edit(visit: Visit) -> Response:
 def save(visit: Visit) -> Response:
     """Keep what a person wrote, and show the message; or the form again, with what is wrong."""
     one = _dead(visit)
-    draft = Draft(_raw(visit, "payload"), _raw(visit, "content_type").strip(), _raw(visit, "former"))
+    draft = {name: visit.form.get(name, [""])[0] for name in ("payload", "content_type", "former")}
+    draft["content_type"] = draft["content_type"].strip()
     try:
-        why, payload = visit.why(), _written(one, draft)
-        Operator(visit.store, visit.person.name, why).edit(one["id"], one["payload"], payload, draft.content_type)
+        why, payload = visit.why(), _written(one, **draft)
+        Operator(visit.store, visit.person.name, why).edit(one["id"], one["payload"], payload, draft["content_type"])
     except (EditRefused, PayloadTooLarge) as error:
-        return _form(visit, one, draft, wrong=str(error), status=409 if draft.former != _digest(one) else 400)
+        return _form(visit, one, draft, str(error), 409 if draft["former"] != _digest(one) else 400)
     except HTTPException as error:
-        return _form(visit, one, draft, wrong=error.detail, status=error.status_code)
+        return _form(visit, one, draft, error.detail, error.status_code)
     visit.looks.forget(f"message {one['id']} ")
     return visit.go(f"/messages/{one['id']}")
 
 
-def _written(one: Mapping[str, Any], draft: Draft) -> bytes:
-    """The new payload. Raises `EditRefused`."""
-
-    def refused(reason: str) -> EditRefused:
-        return EditRefused(id=one["id"], reason=reason)
-
-    if draft.former != _digest(one):
-        raise refused("somebody else has changed its payload meanwhile; look at it again")
-    if not CONTENT_TYPE.fullmatch(draft.content_type):
-        raise refused("a content type is a text such as application/json")
+def _written(one: Mapping[str, Any], payload: str, content_type: str, former: str) -> bytes:
+    """The new payload. `former`: the digest of the payload that the person saw. Raises `EditRefused`."""
+    if former != _digest(one):
+        raise EditRefused(id=one["id"], reason="somebody else has changed its payload meanwhile; look at it again")
     text, ends = _editable(one["payload"])
-    if text is None:
-        raise refused("it can't be edited in a browser")
-    payload = mended(one["payload"], _plain(draft.text).replace("\n", ends))
-    if (payload, draft.content_type) == (one["payload"], one["content_type"]):
-        raise refused("nothing was changed")
-    return bytes(payload)
+    changed = None if text is None else mended(one["payload"], _plain(payload).replace("\n", ends))
+    wrong = {
+        "a content type is a text such as application/json": not CONTENT_TYPE.fullmatch(content_type),
+        "it can't be edited in a browser": changed is None,
+        "nothing was changed": (changed, content_type) == (one["payload"], one["content_type"]),
+    }
+    for reason in (reason for reason, holds in wrong.items() if holds):
+        raise EditRefused(id=one["id"], reason=reason)
+    return bytes(changed or b"")
 
 
 def _form(
-    visit: Visit, one: Mapping[str, Any], draft: Draft | None = None, *, wrong: str | None = None, status: int = 200
+    visit: Visit, one: Mapping[str, Any], draft: Mapping[str, str] | None = None, wrong: str = "", status: int = 200
 ) -> Response:
     text, _ = _editable(one["payload"])
-    shown = draft.text if draft else text
+    shown = draft or {"payload": text or "", "content_type": one["content_type"], "former": _digest(one)}
     return visit.show(
         "edit.html",
         status=status,
         again=None,
         one=one,
-        draft=draft or Draft(text or "", one["content_type"], _digest(one)),
+        draft=shown,
         editable=text is not None,
-        hidden=shown is not None and printable(shown) != shown,
+        hidden=printable(shown["payload"]) != shown["payload"],
         wrong=wrong,
         command=shell_line("edit", str(one["id"]), "--payload", "FILE", "--why", "…"),
     )
@@ -111,11 +98,6 @@ def _plain(text: str) -> str:
 
 def _digest(one: Mapping[str, Any]) -> str:
     return sha256(one["payload"]).hexdigest()
-
-
-def _raw(visit: Visit, name: str) -> str:
-    """A value of the form, with the spaces around it."""
-    return visit.form.get(name, [""])[0]
 
 
 def _dead(visit: Visit) -> dict[str, Any]:
