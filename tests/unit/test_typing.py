@@ -34,7 +34,7 @@ from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.settings.destination import Destination, Route
 from outbox_tasks.settings import Settings
-from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, settled, stale
+from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, problems_changed, settled
 from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.web import Page
 from sqlalchemy import Connection
@@ -101,7 +101,7 @@ def tell(sender: Any, destination: str, message_id: str, **_: Any) -> None:
 def count(sender: Any, seconds: float, **_: Any) -> None: ...
 
 
-for signal in (breaker_opened, claimed, key_blocked, stale):
+for signal in (breaker_opened, claimed, key_blocked, problems_changed):
     signal.connect(tell, weak=False)
 
 
