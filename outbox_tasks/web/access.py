@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-SIGNED_IN = "name"
-"""In the session: who has signed in by a password of the setting `web_users`."""
-
 
 class Role(IntEnum):
     """What a person may do. Each role includes those before it."""

@@ -119,7 +119,7 @@ class Page:
             lifespan=self._life,
         )
         app.router.redirect_slashes = False
-        app.state.titles = routes.TITLES
+        app.state.titles, app.state.signs_in = routes.TITLES, who is None
         self.asgi = Asgi(app, self.settings)
         self.wsgi = Wsgi(self.asgi, self.settings, who)
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import render
-from outbox_tasks.web.access import SIGNED_IN, Person, Role
+from outbox_tasks.web.access import Person, Role
 from outbox_tasks.web.forms import TOKEN, form_of, give_token
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,9 @@ MINUTE = 60.0
 
 COUNTS = 10_000
 """Counts of wrong passwords that are kept: a flood of names takes no more memory."""
+
+NAME = "name"
+"""In the session: who has signed in."""
 
 LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]*")
 """An address on this site."""
@@ -57,7 +60,7 @@ class SignIn:
 
     def person(self, request: Request) -> Person | None:
         """Who has signed in with this browser."""
-        name = str(request.session.get(SIGNED_IN, ""))
+        name = str(request.session.get(NAME, ""))
         user = self._users.get(name)
         return Person(name, Role[user.role.upper()]) if user else None
 
@@ -77,7 +80,7 @@ class SignIn:
         if not self._is_right(name, password, _counts(name, request)):
             return self.ask(request, 401, next=place, wrong="This name and this password do not belong together.")
         request.session.clear()
-        request.session[SIGNED_IN] = name
+        request.session[NAME] = name
         give_token(request)
         return Response(None, 303, {"Location": place if LOCAL.fullmatch(place) else render.url(request, "/")})
 

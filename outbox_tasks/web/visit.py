@@ -18,7 +18,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 from outbox_tasks.web import render
-from outbox_tasks.web.access import SIGNED_IN, Person, Role
+from outbox_tasks.web.access import Person, Role
 from outbox_tasks.web.forms import TOKEN, Fields, fields_of
 from outbox_tasks.web.looks import Looks, Searches
 
@@ -64,11 +64,6 @@ class Visit:
     def csrf(self) -> str:
         """What each form must hold."""
         return str(self.request.session.get(TOKEN, ""))
-
-    @property
-    def signed_in(self) -> bool:
-        """Whether the person has signed in here, and so can sign out."""
-        return SIGNED_IN in self.request.session
 
     @property
     def settings(self) -> Settings:
