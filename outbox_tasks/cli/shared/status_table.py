@@ -47,8 +47,9 @@ def status_shown(status: Status, settings: Settings, width: int) -> RenderableTy
     parts: list[RenderableType] = [*shown(status.examination.problems, causes=False)]
     parts = parts or [Text("✓ in order", style="bold green")]
     parts += [cell(f"{under_way(act._asdict())}: outbox-tasks stop {act.seq}", "cyan") for act in status.acts]
-    if status.destinations:
-        parts += [Text(), _destinations(status, settings, narrow)]
+    if not status.destinations:  # the database does not say what waits, and who is at work
+        return Group(*parts)
+    parts += [Text(), _destinations(status, settings, narrow)]
     if status.feeds:
         parts += [Text(), _feeds(status.feeds, settings)]
     workers = [*status.heartbeats.workers, *status.heartbeats.supervising]

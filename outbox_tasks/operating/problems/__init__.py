@@ -103,7 +103,7 @@ def look(site: Site, *, deep: bool = False, only: Collection[str] = ()) -> Exami
         # If nothing answers, all problems of this check are shown: they say why the wanted ones are not known.
         answered = not check.gives or check.gives[0] in site.reached
         problems += [each for each in yielded if not only or not answered or each.code in {*only, CHECK_FAILED}]
-        if not yielded:
+        if not yielded and site.reached.issuperset(check.uses):
             in_order.setdefault(check.subject, []).append(check.in_order)
     return Examination(folded(problems), in_order if not only else {}, list(skipped))
 
