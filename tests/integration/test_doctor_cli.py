@@ -92,7 +92,7 @@ def test_everything_away_is_a_problem_each(run: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": "nats://127.0.0.1:1"}}))
     told = json.loads(run("--json").stdout)
     assert [problem["code"] for problem in told["problems"]] == ["database_away", "broker_away", "destination_away"]
-    assert "Broker" not in said["in_order"]  # of what does not answer, nothing is known
+    assert "Broker" not in told["in_order"]  # of what does not answer, nothing is known
 
 
 def test_settings_that_contradict_each_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
