@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from outbox_tasks.database import activity
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds, FeedState
+from outbox_tasks.text import one_line
 
 BOUND = 1_000
 """Messages of a destination and state are counted up to this, and estimated beyond it."""
@@ -55,6 +54,10 @@ Part = tuple[str, str]
 
 DUE_AGAIN = {"ready", "leased", "run"}
 """Places where what has failed is due again."""
+
+
+UNANSWERED = ("connection", "timeout")
+"""Codes of errors whose text is that of a client on this host."""
 
 
 @dataclass(slots=True)
@@ -148,26 +151,6 @@ class DestinationStatus:
 
 
 Destinations = Mapping[str, DestinationStatus]
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The state of an outbox at one moment."""
-
-    destinations: Destinations
-    heartbeats: Heartbeats
-    feeds: Sequence[FeedState] = ()
-
-    @property
-    def drains(self) -> int:
-        """How many drains are at work."""
-        return sum(one.drains for one in self.destinations.values())
-
-
-def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview:
-    """Read all of it. Without `estimate`, counts end at the bound. Raises `DatabaseUnavailable` or `SchemaMissing`."""
-    found = destinations(store, bound, estimate=estimate)
-    return Overview(found, Heartbeats.read(store), Feeds(store).states() if store.settings.feeds else [])
 
 
 def destinations(
@@ -264,3 +247,9 @@ def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:
 def _blocking(database: Database, names: Iterable[str]) -> str:
     """Of which destinations a dead message holds up its key."""
     return json.dumps([{"destination": name, "blocks": database.settings.dead_blocks(name)} for name in names])
+
+
+def error_of_circuit(code: str | None, text: str | None) -> str:
+    """Why a circuit is open: the code of the error, and its text if nothing answered. An answer may quote the message,
+    and people who may not read messages, logs and webhooks get this."""
+    return one_line(f"{code}: {text}" if code in UNANSWERED else str(code))

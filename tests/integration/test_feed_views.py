@@ -16,7 +16,6 @@ from sqlalchemy import text
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.schema import qualified
 from outbox_tasks.feeds.source import open_source
-from outbox_tasks.operating import overview
 from outbox_tasks.operating.problems import Connections
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
@@ -80,12 +79,6 @@ def test_the_status_shows_feeds_those_in_trouble_first(run: Callable[..., str]) 
         ("shop", 2, None),
     ]
     assert "outbox.feed" in seen["queues"]
-
-
-def test_a_site_without_feeds_asks_for_none_and_shows_none(store: Store, settings: MakeSettings) -> None:
-    with closing(Store.connect(settings())) as plain:
-        assert overview.read(plain).feeds == []
-    assert [state.name for state in overview.read(store).feeds] == ["gone", "shop"]
 
 
 def test_the_page_shows_feeds_and_what_their_sources_say_is_text(store: Store, fed: Settings) -> None:

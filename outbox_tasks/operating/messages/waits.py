@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.limits import in_force
+from outbox_tasks.operating.overview import error_of_circuit
 from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import many, moment, one_line, shell_line, span
@@ -196,7 +197,7 @@ def _shut(database: Database) -> Iterator[tuple[str, Wait]]:
             paused = f"{row.name} is paused by {one_line(row.paused_by)} since {moment(row.paused_at)}{reason}"
             yield row.name, Wait(paused, resume)
         elif row.state in ("open", "trying"):
-            error = one_line(f"{row.error_code}: {row.error}")
+            error = error_of_circuit(row.error_code, row.error)
             tried = "a message tries it now" if row.state == "trying" else f"a message tries it at {_at(row)}"
             opened = f"the circuit of {row.name} is open since {moment(row.opened_at)}, and {tried}: {error}"
             yield row.name, Wait(opened, f"mend it; to try it at once: {shell_line('try', '--destination', row.name)}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from outbox_tasks.operating.overview import DestinationStatus
+from outbox_tasks.operating.overview import DestinationStatus, error_of_circuit
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, note, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.text import many, number, one_line, shell_line, some, span
@@ -16,9 +15,6 @@ LONG_PAUSE_SECONDS = 3600.0
 
 PUT_OFF_SECONDS = 120.0
 """A destination that lets its messages wait for longer than that is told. Ordinary retries come sooner."""
-
-UNANSWERED = ("connection", "timeout")
-"""Codes of errors whose text is that of a client on this host."""
 
 CODES_NAMED = 3
 """Error codes that are named; the others are counted."""
@@ -72,7 +68,7 @@ def _open(name: str, status: DestinationStatus) -> Problem:
     return error(
         "breaker_open",
         f"The circuit of {name} has been open for {span(row['open_for'])}; {tries}: {many(row['failures'], 'send')} "
-        f"in a row could not reach it ({_error(row)}){_waits(status)}.",
+        f"in a row could not reach it ({error_of_circuit(row['error_code'], row['error'])}){_waits(status)}.",
         "Its messages wait, and spend no attempts. The relay tries one of them from time to time. When one gets "
         "through, all are sent again.",
         f"Mend the destination. To try at once: {shell_line('try', '--destination', name)}",
@@ -124,13 +120,6 @@ def _put_off(name: str, status: DestinationStatus) -> Problem:
         since=status.failed_ago,
         how_many=status.states["retrying"],
     )
-
-
-def _error(row: Mapping[str, Any]) -> str:
-    """The code of the error; its text only if nothing answered. An answer may quote the message, and people who may not
-    read messages, logs and webhooks get this."""
-    code = str(row["error_code"])
-    return one_line(f"{code}: {row['error']}" if code in UNANSWERED else code)
 
 
 def _codes(status: DestinationStatus) -> str:
