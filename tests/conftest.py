@@ -26,6 +26,7 @@ import redis
 from sqlalchemy import Connection, Engine, Row, create_engine, func, literal, select, text
 from sqlalchemy.sql import ColumnElement
 
+from outbox_tasks.broker.names import STAMP
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import quoted, tables
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
@@ -356,6 +357,8 @@ def schema(engine: Engine) -> Iterator[str]:
 @pytest.fixture
 def settings(postgres_url: str, redis_url: str, schema: str, stream: Stream) -> MakeSettings:
     """Makes settings with one destination, `orders`, the test's stream; the tables are not made yet."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(STAMP)  # that of an earlier test's outbox
 
     def make(**values: Any) -> Settings:
         mine = {

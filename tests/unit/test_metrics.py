@@ -139,6 +139,17 @@ def test_counts_begin_at_zero(fresh: Fresh) -> None:
     assert ({"destination": "orders", "cause": "unsettled"}, 0) in found["outbox_claimed_again_total"]
 
 
+def count_beside_a_killed_process() -> Samples:
+    """It was killed while it made its file."""
+    listening()
+    Path(os.environ[VARIABLE], "counter_1.db").touch()
+    return scraped()
+
+
+def test_a_file_that_is_not_begun_does_not_stop_a_scrape(fresh: Fresh) -> None:
+    assert fresh(count_beside_a_killed_process)["outbox_messages_total"]
+
+
 def count_claims() -> Samples:
     listening()
     buried = [Buried(str(n), "a", f"typo{n}", None, "nobody knows it") for n in range(3)]

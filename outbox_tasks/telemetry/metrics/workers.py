@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -14,6 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from outbox_tasks import signals
 from outbox_tasks.model import UNKNOWN_DESTINATION, Step, Verdict
 from outbox_tasks.relay.claim import Tally
+from outbox_tasks.telemetry.metrics import VARIABLE
 
 __all__ = ["WorkerMetrics", "count_in_files", "make_wsgi_app", "registry"]
 
@@ -55,8 +58,17 @@ def count_in_files() -> None:
 def registry() -> CollectorRegistry:
     """What all processes of this worker have counted."""
     made = CollectorRegistry()
-    MultiProcessCollector(made)  # type: ignore[no-untyped-call]
+    _Begun(made)  # type: ignore[no-untyped-call]
     return made
+
+
+class _Begun(MultiProcessCollector):
+    """Collects from the files that are begun. A file is empty while a process makes it, and stays so if the process is
+    killed then: prometheus-client would fail at it."""
+
+    def collect(self) -> Any:
+        files = Path(os.environ[VARIABLE]).glob("*.db")
+        return self.merge([str(file) for file in files if file.stat().st_size])  # type: ignore[no-untyped-call]
 
 
 class WorkerMetrics:
