@@ -136,13 +136,13 @@ def wanted(problems: list[Problem]) -> list[Problem]:
     return [each for each in problems if each.code not in ("dead_letters", "tasks_with_the_relay")]
 
 
-def named(watch: Callable[[], list[Problem]], code: str, *parts_of_fact: str) -> Problem:
-    """Wait until this is the first problem."""
+def named(watch: Callable[[], list[Problem]], code: str | tuple[str, ...], *parts_of_fact: str) -> Problem:
+    """Wait until this, or one of these, is the first problem."""
     began = time.monotonic()
 
     def first() -> Problem | None:
         problems = wanted(watch())
-        return problems[0] if problems and problems[0].code == code else None
+        return problems[0] if problems and problems[0].code in ((code,) if isinstance(code, str) else code) else None
 
     try:
         problem: Problem = eventually(first, PATIENCE)
@@ -153,10 +153,10 @@ def named(watch: Callable[[], list[Problem]], code: str, *parts_of_fact: str) ->
     return problem
 
 
-def gone(watch: Callable[[], list[Problem]], code: str) -> None:
+def gone(watch: Callable[[], list[Problem]], *codes: str) -> None:
     began = time.monotonic()
-    eventually(lambda: code not in [each.code for root in watch() for each in (root, *root.follows)], PATIENCE)
-    print(f"{code}: gone after {time.monotonic() - began:.1f} s")
+    eventually(lambda: not {each.code for root in watch() for each in (root, *root.follows)} & {*codes}, PATIENCE)
+    print(f"{codes}: gone after {time.monotonic() - began:.1f} s")
 
 
 @contextmanager
@@ -238,12 +238,14 @@ def test_half_of_the_sends_of_a_destination_fail(parts: Parts, watch: Any, rows:
 
 def test_a_destination_asks_to_wait(parts: Parts, watch: Any, rows: Rows, receiver: Receiver) -> None:
     receiver.answer = lambda number: (429, {"Retry-After": "900"})
-    publish(rows, 4)  # too few to say that it refuses everything
-    problem = named(watch, "destination_waits", "http_429", "the next try is in 1")
+    publish(rows, 6)
+    # By what arrived just before, and how many were refused since.
+    codes = "destination_waits", "destination_refuses", "destination_failing"
+    problem = named(watch, codes, "http_429", "the next try is in 1")
     assert problem.which == "hook"
     receiver.answer = OK
     publish(rows, 1)
-    gone(watch, "destination_waits")
+    gone(watch, *codes)
 
 
 @contextmanager

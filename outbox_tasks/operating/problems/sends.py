@@ -80,11 +80,10 @@ def _open(name: str, status: DestinationStatus) -> Problem:
 
 def _refuses(name: str, status: DestinationStatus) -> Problem:
     last = "none ever arrived" if status.arrived_ago is None else f"the last arrived {span(status.arrived_ago)} ago"
-    again = f"; the next try is in {span(status.waits_for)}" if status.waits_for else ""
     return error(
         "destination_refuses",
-        f"{name} refuses everything{_codes(status)}: {many(status.refused, 'send')} failed, and {last}{again}"
-        f"{_waits(status)}.",
+        f"{name} refuses everything{_codes(status)}: {many(status.refused, 'send')} failed, and {last}"
+        f"{_next_try(status)}{_waits(status)}.",
         "It answers, but takes nothing: its address, its credentials or what it expects may have changed.",
         f"{shell_line('errors', '--destination', name)}\n"
         f"{shell_line('pause', name)}\nWhile it is paused, its messages wait and spend no attempts.",
@@ -98,7 +97,7 @@ def _failing(name: str, status: DestinationStatus) -> Problem:
     return error(
         "destination_failing",
         f"{status.share_failed:.0%} of the sends to {name} fail{_codes(status)}: {status.failed:,.0f} failed in the "
-        f"last minute, and {status.sent:,.0f} arrived{_waits(status)}.",
+        f"last minute, and {status.sent:,.0f} arrived{_next_try(status)}{_waits(status)}.",
         "Some of its messages are refused, or some of its servers are out of order. Failed messages are tried again, "
         "and end as dead letters.",
         shell_line("errors", "--destination", name)
@@ -127,6 +126,10 @@ def _codes(status: DestinationStatus) -> str:
     counts = Counter(status.codes["dead"]) + Counter(status.codes["retrying"])
     names = [code for code, _ in counts.most_common()]
     return f" ({some(names, CODES_NAMED)})" if names else ""
+
+
+def _next_try(status: DestinationStatus) -> str:
+    return f"; the next try is in {span(status.waits_for)}" if status.waits_for else ""
 
 
 def _waits(status: DestinationStatus) -> str:
