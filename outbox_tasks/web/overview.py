@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from outbox_tasks.operating import audit, status
 from outbox_tasks.operating.courses import Course, courses, empty
-from outbox_tasks.operating.problems import Problem
+from outbox_tasks.operating.problems import Problem, sends
 from outbox_tasks.operating.status import Status
 from outbox_tasks.telemetry.alerts import known
 from outbox_tasks.web import charts
@@ -76,7 +76,10 @@ def under_way(acts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def of_destination(found: Status, name: str) -> list[Problem]:
     """The problems that a destination has, or suffers from."""
-    return [root for root in found.examination.problems if name in (each.which for each in (root, *root.follows))]
+    problems = [root for root in found.examination.problems if name in (each.which for each in (root, *root.follows))]
+    counts = found.destinations.get(name)
+    own = None if problems or counts is None else sends.of_destination(name, counts)
+    return [own] if own else problems
 
 
 def place(visit: Visit, problem: Problem) -> str:

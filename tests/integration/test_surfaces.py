@@ -20,7 +20,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.alerts import compared
 from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.web import Page, Person, Role
-from tests.conftest import Rows, seconds_from_now
+from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.exposed import samples
 from tests.integration.conftest import Command
 from tests.integration.doctoring import at_work, tally
@@ -111,3 +111,19 @@ def test_what_follows_from_a_cause_stands_below_it(store: Store, rows: Rows, com
     assert told[0].startswith("✗ No worker serves outbox.claim, outbox.publish, outbox.drain, outbox.maintain: ")
     assert [line[:4] for line in told[1:]].count("  so") == len([line for line in told[1:] if line[:1] != "i"])
     assert any("the oldest message has been due for 15 min" in line for line in told)
+
+
+def test_of_many_destinations_with_one_problem_each_page_says_its_own(
+    store: Store, rows: Rows, settings: MakeSettings
+) -> None:
+    names = [f"d{number:02}" for number in range(15)]
+    for name in names:
+        pauses.pause(store, name, "jo", "moving house")
+    many = settings(destinations={name: {"url": "a://b"} for name in names}, broker_url=None)
+    listed = {problem.which for problem in examine(many).problems if problem.code == "paused"}
+    [unlisted, *_] = sorted({*names} - listed)
+    with (
+        closing(Page(many, who=lambda host: Person("jo", Role.LOOK))) as page,
+        httpx.Client(transport=httpx.WSGITransport(app=page.wsgi), base_url="http://page") as client,
+    ):
+        assert f"{unlisted} has been paused for" in html.unescape(client.get(f"/destinations/{unlisted}").text)

@@ -35,6 +35,12 @@ def sends(site: Site) -> Problems:
         yield from first_ones(pairs, lambda pair, make=make: make(*pair), "destination")  # type: ignore[misc]
 
 
+def of_destination(name: str, status: DestinationStatus) -> Problem | None:
+    """How the sends to one destination go, if not well: the list names only the first ones of many."""
+    make = _kind(status)
+    return make(name, status) if make else None
+
+
 def _kind(status: DestinationStatus) -> Make | None:
     state = status.breaker["state"]
     if state == "paused":
