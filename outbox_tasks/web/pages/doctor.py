@@ -1,4 +1,4 @@
-"""The doctor's findings, and the alerts that people were sent."""
+"""The doctor's problems, and the alerts that people were sent."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT, SOON = 30.0, 5.0
-"""Seconds for which the doctor's findings count; and before which it does not look again, even if somebody asks."""
+"""Seconds for which the doctor's answer counts; and before which it does not look again, even if somebody asks."""
 
 PATIENCE = 0.2
-"""Seconds for which a request waits for the findings. If they take longer, the page shows them by itself."""
+"""Seconds for which a request waits for the answer. If that takes longer, the page shows it by itself."""
 
 
 class Doctor:
@@ -48,7 +48,7 @@ class Doctor:
         return self._thread.is_alive()
 
     def look(self, *, again: bool) -> None:
-        """Look, unless what was found last still counts. Waits a moment for the findings."""
+        """Look, unless what was found last still counts. Waits a moment for the answer."""
         with self._lock:
             if not self.looking and time.monotonic() - self._ended > (SOON if again else KEPT):
                 self._thread = threading.Thread(target=self._examine, name="outbox-doctor", daemon=True)
@@ -66,7 +66,7 @@ class Doctor:
 
 
 def doctor(visit: Visit) -> Response:
-    """The findings. The refresh of the page shows what was found; it does not make the doctor look."""
+    """The problems. The refresh of the page shows what was found; it does not make the doctor look."""
     found = visit.look("doctor", lambda: Doctor(visit.settings, visit.connections.installed), seconds=math.inf)
     if "hx-request" not in visit.request.headers:
         found.look(again=visit.ask("again") is not None)
@@ -74,7 +74,7 @@ def doctor(visit: Visit) -> Response:
 
 
 def _alerts(visit: Visit) -> list[Any] | None:
-    """The alerts; None if the database does not answer: the findings say that."""
+    """The alerts; None if the database does not answer: the problems say that."""
     try:
         return overview.alerts(visit)
     except OutboxError:
