@@ -1,0 +1,20 @@
+"""The faults of tests/mutants can still be planted. `python -m tests.mutants` tries whether their tests see them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants import ROOT, Fault, rooms
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_each_fault_of_this_room_can_be_planted(room: str) -> None:
+    for fault in rooms()[room]:
+        assert fault.planted() != (ROOT / fault.file).read_text(), f"{fault.breaks}: it changes nothing"
+        for test in fault.tests.split():
+            assert (ROOT / test.split("::")[0]).exists(), f"{fault.breaks}: {test} is not there"
+
+
+def test_a_text_that_is_not_there_once_can_not_be_planted() -> None:
+    with pytest.raises(ValueError, match="times, not once"):
+        Fault("pyproject.toml", "no such text", "", "tests", "nothing").planted()
