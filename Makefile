@@ -58,7 +58,7 @@ format: $(tests) ## let ruff lay out the code and mend what it can
 docs: $(pages) ## the documentation site, into build/docs
 	@$(bin)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs && echo "build/docs/index.html"
 
-bench: $(tests) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: another bench; ARGS=--help lists them)
+bench: $(tests) ## the relay beside raw Celery, pgbench and XADD (ARGS=write: another bench; ARGS=--help lists them)
 	@$(bin)/python -m bench $(or $(ARGS),yardsticks)
 
 package: ## wheel and source distribution, into dist/: built, checked, and the wheel tried in an empty environment

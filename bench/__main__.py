@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 
 import click
@@ -15,27 +14,23 @@ QUICK = {
     "order": ["--messages", "4000", "--rounds", "1"],
     "snapshot": ["--messages", "20000"],
     "fairness": ["--seconds", "5"],
-    "claim": ["--turns", "5", "--rows", "5000"],
-    "webhook": ["--rounds", "1", "--messages", "1000"],
-    "recovery": ["--rounds", "1", "--messages", "1000"],
-    "idle": ["--seconds", "10"],
     "write": ["--rounds", "100"],
-    "supervised": ["--rounds", "1", "--messages", "500", "--tasks", "60"],
+    "supervised": ["--rounds", "1", "--messages", "500"],
     "feeds": ["--rows", "500", "--rounds", "1", "--seconds", "2", "--feeds", "4"],
 }
-"""The options of a trial of all benches: its figures say nothing."""
+"""Small sizes, to try whether the benches run. The figures of such a trial say nothing."""
 
 
 class Benches(click.Group):
     """Loads a bench when it is used: some need more packages than others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*NAMES, "all", "page"]
+        return [*NAMES, "all"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in NAMES:
-            found: click.Command = import_module(f"bench.{cmd_name}").main
-            return found
+            bench: click.Command = import_module(f"bench.{cmd_name}").main
+            return bench
         return super().get_command(ctx, cmd_name)
 
 
@@ -45,22 +40,14 @@ def main() -> None:
 
 
 @main.command("all")
-@click.option("--quick", is_flag=True, help="Small sizes, to try whether they run; nothing is kept.")
+@click.option("--quick", is_flag=True, help="Small sizes, to try whether they run.")
 def run_all(quick: bool) -> None:
-    """Run all benches, keep their figures, and write the page anew."""
+    """Run all benches, one after the other."""
     for name in NAMES:
         click.echo(f"\n{name}", err=True)
         bench = main.get_command(click.get_current_context(), name)
         assert bench is not None
-        bench.main(QUICK[name] if quick else ["--keep"], prog_name=name, standalone_mode=False)
-    if not quick:
-        import_module("bench.page").write()
-
-
-@main.command()
-def page() -> None:
-    """Write docs/performance.md anew, with the figures that were kept."""
-    click.echo(json.dumps(import_module("bench.page").write()))
+        bench.main(QUICK[name] if quick else [], prog_name=name, standalone_mode=False)
 
 
 if __name__ == "__main__":

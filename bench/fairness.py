@@ -25,7 +25,7 @@ from sqlalchemy import text
 from bench.latency import latencies
 from bench.relay import AGAINST, OTHER, Bench, sides
 from bench.report import Figures, Say, bench
-from bench.webhook_server import Webhook, asks_again, is_slow, refuses, silent
+from bench.webhook_server import silent, webhook
 
 NOTHING, LOADED = "undisturbed", "loaded machine"
 HEALTHY, RATE, PROCESSES = "healthy", 10, 4
@@ -108,8 +108,8 @@ def main(say: Say, seconds: float, only: tuple[str, ...], against: str | None) -
     """What one destination in trouble costs the others."""
     rows: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
-        hooks = {"slow": is_slow, "refusing": refuses, "asking": asks_again}
-        urls = {name: stack.enter_context(Webhook(rule)).url for name, rule in hooks.items()}
+        hooks = {"slow": webhook(204, 3.0), "refusing": webhook(400), "asking": webhook(429)}
+        urls = {name: stack.enter_context(hook) for name, hook in hooks.items()}
         urls["silent"] = stack.enter_context(silent())
         runs = stack.enter_context(sides(Fairness, against))
         for run in runs.values():

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from bench.relay import AGAINST, OTHER, Bench, running, sides
+from bench.relay import AGAINST, OTHER, Bench, running, sides, singles_setting
 from bench.report import Figures, Say, bench, spread
 
 WRITER = (Path(__file__).parent / "latency_writer.py").read_text()
@@ -66,11 +66,10 @@ def main(say: Say, rounds: int, seconds: float, against: str | None) -> list[Fig
         runs = stack.enter_context(sides(Bench, against))
         for run in runs.values():
             stack.enter_context(run.relay())
-        if runs[""].code.has_singles:
-            pulling = stack.enter_context(running(Bench))
-            pulling.environment |= pulling.code.dial(0)  # the writer wakes drains itself
-            stack.enter_context(pulling.relay(0))
-            runs = {"": runs[""], PULL: pulling, **runs}
+        pulling = stack.enter_context(running(Bench))
+        pulling.environment |= singles_setting(0)  # the writer wakes drains itself
+        stack.enter_context(pulling.relay(0))
+        runs = {"": runs[""], PULL: pulling, **runs}
         for turn in range(rounds):
             for kind, key in KINDS.items():
                 for rate in RATES:

@@ -20,7 +20,7 @@ class Watch:
         self._load, self._began = psutil.getloadavg()[0], time.monotonic()
         self._times, self._own = psutil.cpu_times(), cpu_seconds([os.getpid()])
 
-    def told(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, Any]:
         """The machine; the shares of its CPU that we, others and the hypervisor have taken since the start."""
         cores, now = os.cpu_count() or 1, psutil.cpu_times()
         whole = (time.monotonic() - self._began) * cores

@@ -1,9 +1,10 @@
 """Servers of their own, a relay on them, and raw Celery beside it: what the benches run.
 
-The relay is that of this checkout, or with `--against` of another one. A bench keeps to what both have: queues, tasks,
-commands, views, and `outbox_write`. Two solo publish workers, log level WARNING, and no task events unless a bench says
-so. CPU is that of all processes that take part, with the servers. Rates on shared machines vary from run to run; their
-ratio is what counts.
+The relay is that of this checkout. With `--against` that of another checkout takes turns with it, on its own servers.
+So a bench uses only what both have: queues, tasks, commands, views, and `outbox_write`.
+
+Two solo publish workers run, with log level WARNING, and without task events unless a bench says so. CPU is that of all
+processes that take part, with the servers. Rates on shared machines vary from run to run; their ratio is what counts.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -64,38 +63,6 @@ Singles = int | Literal["all"] | None
 Figure = dict[str, float]
 
 
-@dataclass(frozen=True)
-class Code:
-    """A checkout, and what its relay understands."""
-
-    checkout: Path = ROOT
-
-    @cached_property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.checkout)}
-
-    @cached_property
-    def has_singles(self) -> bool:
-        """Whether it knows the setting `singles`; else it sends bundles."""
-        program = "from outbox_tasks import Settings; print('singles' in Settings.model_fields)"
-        argv = [sys.executable, "-c", program]
-        done = subprocess.run(argv, env=self.environment, cwd="/", check=True, capture_output=True, text=True)
-        return done.stdout.strip() == "True"
-
-    @property
-    def publish_queues(self) -> str:
-        return "outbox.publish,outbox.drain" if self.has_singles else "outbox.publish"
-
-    def dial(self, singles: Singles) -> dict[str, str]:
-        """The setting `singles`, or what is next to it, as variables."""
-        if self.has_singles:
-            return {} if singles is None else {"OUTBOX_SINGLES": str(singles)}
-        return {"OUTBOX_PROFILE": "per-message"} if singles == "all" else {}
-
-
-OURS = Code()
-
-
 class Bench:
     """The servers, the destination, and the phases of a measurement."""
 
@@ -103,16 +70,17 @@ class Bench:
     """Seconds after which a phase has failed."""
 
     def __init__(
-        self, code: Code, postgres: EmbeddedPostgres, valkey: EmbeddedValkey, group: Group, directory: Path
+        self, checkout: Path, postgres: EmbeddedPostgres, valkey: EmbeddedValkey, group: Group, directory: Path
     ) -> None:
-        self.code, self.group, self.directory = code, group, directory
+        self.group, self.directory = group, directory
         self.servers = [postgres.pid, valkey.pid]
         self.engine = create_engine(engine_url(postgres.url))
         self.broker = redis.Redis.from_url(valkey.url)
         self.stream_url = valkey.url.removesuffix("0") + "1"
         self.stream = redis.Redis.from_url(self.stream_url)
         self.settings = Settings(database_url=postgres.url, broker_url=valkey.url, destinations=self.streams("bench"))
-        self.environment = code.environment | {"OUTBOX_DATABASE_URL": postgres.url, "OUTBOX_BROKER_URL": valkey.url}
+        urls = {"OUTBOX_DATABASE_URL": postgres.url, "OUTBOX_BROKER_URL": valkey.url}
+        self.environment = {**os.environ, "PYTHONPATH": str(checkout), **urls}
         self.know(self.streams("bench"))
 
     def streams(self, *names: str) -> dict[str, dict[str, Any]]:
@@ -120,8 +88,7 @@ class Bench:
         return {name: {"url": f"{self.stream_url.replace('redis', 'redis+stream')}/{name}"} for name in names}
 
     def know(self, destinations: Mapping[str, Mapping[str, Any]], **general: Any) -> None:
-        """Let the relay know these destinations and other settings, from its next start on. In a file: many don't fit
-        into a variable."""
+        """Let the relay know these destinations and other settings, from its next start on."""
         self.settings = self.settings.replace(destinations=destinations, **general)
         tables = {"": general} | {f"destinations.{json.dumps(name)}": one for name, one in destinations.items()}
         lines = []
@@ -176,9 +143,10 @@ class Bench:
         start = [sys.executable, *celery, "-A", "outbox_tasks"]
         worker = [*start, "worker", "--without-gossip", "--without-mingle", "-l", "WARNING", *(["-E"] * events)]
         pool = ["-c", str(processes)] if processes else ["-P", "solo"]
-        publish = [[*worker, *pool, "-Q", self.code.publish_queues, "-n", f"publish{n}@%h"] for n in range(publishers)]
+        queues = "outbox.publish,outbox.drain"
+        publish = [[*worker, *pool, "-Q", queues, "-n", f"publish{n}@%h"] for n in range(publishers)]
         claim = [*worker, "-P", "solo", "-Q", f"{CLAIM},outbox.maintain", "-n", "claim@%h"]
-        environment = self.environment | self.code.dial(singles)
+        environment = self.environment | singles_setting(singles)
         with self.workers([claim, *publish], [*start, "beat", "-l", "WARNING"], environment=environment) as children:
             yield children
 
@@ -256,17 +224,22 @@ class Bench:
             time.sleep(LOOK)
 
 
+def singles_setting(singles: Singles) -> dict[str, str]:
+    """The setting as a variable of the environment."""
+    return {} if singles is None else {"OUTBOX_SINGLES": str(singles)}
+
+
 B = TypeVar("B", bound=Bench)
 
 
 @contextmanager
-def running(kind: type[B], code: Code = OURS, **server: str) -> Iterator[B]:
+def running(kind: type[B], checkout: Path = ROOT, **server: str) -> Iterator[B]:
     """The servers, and a bench on a new outbox. `server`: settings of PostgreSQL."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="outbox-bench-", ignore_cleanup_errors=True)))
         postgres = stack.enter_context(EmbeddedPostgres(settings=server))
         valkey = stack.enter_context(EmbeddedValkey())
-        run = kind(code, postgres, valkey, stack.enter_context(Group()), directory)
+        run = kind(checkout, postgres, valkey, stack.enter_context(Group()), directory)
         run.command("init")
         yield run
 
@@ -275,10 +248,10 @@ def running(kind: type[B], code: Code = OURS, **server: str) -> Iterator[B]:
 def sides(kind: type[B], against: str | None, **server: str) -> Iterator[dict[str, B]]:
     """A bench of this checkout and, if there is one, of the other; by what is added to the names of their rows."""
     with ExitStack() as stack:
-        found = {"": stack.enter_context(running(kind, OURS, **server))}
+        runs = {"": stack.enter_context(running(kind, ROOT, **server))}
         if against is not None:
-            found[OTHER] = stack.enter_context(running(kind, Code(Path(against).absolute()), **server))
-        yield found
+            runs[OTHER] = stack.enter_context(running(kind, Path(against).absolute(), **server))
+        yield runs
 
 
 @contextmanager

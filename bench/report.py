@@ -1,4 +1,4 @@
-"""How a bench is started and shown: as a table for people, as JSON, and kept for docs/performance.md."""
+"""How a bench is started and shown: as tables for people, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import wraps
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,13 +18,7 @@ from rich.table import Table
 from bench.machine import Watch, sentence
 from outbox_tasks import __version__
 
-NAMES = (
-    "yardsticks", "latency", "order", "snapshot", "fairness", "claim", "webhook", "recovery", "idle", "write",
-    "supervised", "feeds",
-)  # fmt: skip
-"""The benches, in the order of the page."""
-
-KEPT = Path(__file__).parent / "results"
+NAMES = ("yardsticks", "latency", "order", "snapshot", "fairness", "write", "supervised", "feeds")
 
 Say = Callable[[str], object]
 """Tells people what is being measured."""
@@ -59,43 +52,24 @@ class Report:
     machine: dict[str, Any]
     figures: list[Figures]
 
-    @classmethod
-    def read(cls, name: str) -> Report | None:
-        """The one that was kept."""
-        try:
-            found = json.loads((KEPT / f"{name}.json").read_text())
-        except FileNotFoundError:
-            return None
-        return cls(**{**found, "figures": [Figures(**one) for one in found["figures"]]})
-
-    def keep(self) -> None:
-        KEPT.mkdir(exist_ok=True)
-        (KEPT / f"{self.bench}.json").write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
-
 
 def bench(function: Callable[..., list[Figures]]) -> click.Command:
     """The command of a bench. The function gets `say` and its options; its module's docstring says what it measures."""
     name = function.__module__.rpartition(".")[2]
 
     @wraps(function)
-    def run(as_json: bool, keep: bool, **options: Any) -> None:
+    def run(as_json: bool, **options: Any) -> None:
         watch = Watch()
         with Console(stderr=True).status("starting") as status:
             figures = function(status.update, **options)
         now = datetime.now(UTC).isoformat(timespec="minutes")
-        report = Report(name, now, __version__, options, watch.told(), figures)
-        if keep:
-            report.keep()
+        report = Report(name, now, __version__, options, watch.conditions(), figures)
         if as_json:
             click.echo(json.dumps(asdict(report), ensure_ascii=False))
         else:
             show(report)
 
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="For programs."),
-        click.option("--keep", is_flag=True, help="Keep the figures for docs/performance.md."),
-    ):
-        run = option(run)
+    run = click.option("--json", "as_json", is_flag=True, help="For programs.")(run)
     return click.command(name, context_settings={"help_option_names": ["-h", "--help"]})(run)
 
 

@@ -1,12 +1,8 @@
-"""Supervised tasks beside plain Celery's: what they cost, and what is left of them under faults.
+"""What supervised tasks cost beside plain Celery's.
 
-*Cost*: two solo workers, no task events, log level WARNING; tasks that do nothing wait in the queue of stopped workers,
-which then continue. CPU is that of workers and servers, from the hand-over to the archive. *not supervised*: plain
-tasks of an app that supervises others.
-
-*Faults*: tasks of eight shapes on a prefork and a threads worker. Every three seconds their Redis is flushed or killed,
-a child of the pool or a worker is killed, or a worker is stopped for twice the lease. It counts tasks without a trace,
-runs of one task at the same time, and repetitions without a cause.
+Two solo workers, no task events, log level WARNING. Tasks that do nothing wait in the queue of stopped workers, which
+then continue. CPU is that of workers and servers, from the hand-over to the archive. *not supervised*: plain tasks of
+an app that supervises others.
 """
 
 from __future__ import annotations
@@ -25,9 +21,7 @@ from sqlalchemy.orm import Session
 
 from bench.relay import ROOT, WORKERS, Bench, Figure, running, send_tasks, stopped
 from bench.report import Figures, Say, bench, spread
-from bench.supervised_faults import Faults
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.outbox import Outbox
 
 NOOP = "shop.noop"
@@ -76,32 +70,10 @@ class Cost(Bench):
 
 
 @bench
-@click.option("--rounds", default=5, show_default=True, help="Of the cost: how often each takes its turn.")
-@click.option("--messages", default=5_000, show_default=True, help="Of the cost: tasks of a turn.")
-@click.option("--tasks", default=2_000, show_default=True, help="Of the faults.")
-@click.option("--only", type=click.Choice(["cost", "faults"]), help="Not both.")
-@click.option("--seed", default=1, show_default=True, help="Of the faults.")
-def main(say: Say, rounds: int, messages: int, tasks: int, only: str | None, seed: int) -> list[Figures]:
-    """Supervised tasks beside plain Celery's."""
-    figures = [] if only == "faults" else _cost(say, rounds, messages)
-    return figures if only == "cost" else [*figures, _faults(say, tasks, seed)]
-
-
-def _faults(say: Say, tasks: int, seed: int) -> Figures:
-    figures = {}
-    for late in (False, True):
-        for supervises in (True, False):
-            name = f"{'supervised' if supervises else 'plain Celery'}{', acks_late' if late else ''}"
-            say(f"faults: {name}")
-            with running(Faults) as run, EmbeddedValkey() as broker:
-                figures[name] = run.run(broker, tasks, supervises=supervises, late=late, seed=seed)
-    columns = next(iter(figures.values()))
-    return Figures(
-        "found", {column: {name: each.get(column, 0) for name, each in figures.items()} for column in columns}
-    )
-
-
-def _cost(say: Say, rounds: int, messages: int) -> list[Figures]:
+@click.option("--rounds", default=5, show_default=True, help="How often each takes its turn.")
+@click.option("--messages", default=5_000, show_default=True, help="Tasks of a turn.")
+def main(say: Say, rounds: int, messages: int) -> list[Figures]:
+    """What supervised tasks cost beside plain Celery's."""
     ways: dict[str, Callable[[Cost], Figure]] = {
         PLAIN: lambda run: run.plain(messages),
         UNSUPERVISED: lambda run: run.plain(messages, supervises=True),
