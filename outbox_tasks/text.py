@@ -145,6 +145,15 @@ def redacted(url: str) -> str:
     return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
 
 
+def without_login(url: str) -> str:
+    """The URL of a storage without user and password, and without a slash at its end."""
+    scheme, _, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    if scheme in CONTAINERS and ":" not in login:
+        return url.rstrip("/")
+    return f"{scheme}://{place.rstrip('/')}"
+
+
 def without_secrets(text: str, *urls: str, most: int | None = None) -> str:
     """`text`, such as a client's error, with all its URLs redacted, and without the secrets of `urls`. No more than its
     first `most` characters."""

@@ -7,18 +7,31 @@ A publisher is a class with this shape, registered under its scheme in the entry
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any, Protocol
 
-from outbox_tasks.errors import ConfigurationError, OutboxError, PublisherNotInstalled, UnknownPublisher
+from outbox_tasks.errors import (
+    ConfigurationError,
+    OutageError,
+    OutboxError,
+    PermanentError,
+    PublisherNotInstalled,
+    TransientError,
+    UnknownPublisher,
+)
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import redacted
+from outbox_tasks.text import logger, redacted, said
 
 GROUP = "outbox_tasks.publishers"
+
+CLAIM_CHECK = "claim_check"
+"""The entry point of the publisher that stores large payloads and hands the messages on. It is no scheme."""
+
+log = logger("outbox_tasks.publish")
 
 BATCH_SIZE = 100
 """Most messages of one call of `publish`, for a publisher that does not say."""
@@ -64,9 +77,10 @@ class Publisher(Protocol):
 
 
 def load(destination: Destination, settings: Settings) -> Publisher:
-    """The publisher for a destination. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
+    """The publisher for a destination; with a claim check, the one that stores large payloads before it sends. Raises
+    `UnknownPublisher` or `PublisherNotInstalled`."""
     try:
-        kind = kind_of(destination)
+        kind = kind_of(destination) if destination.claim_check is None else _class_of(CLAIM_CHECK, destination)
         publisher: Publisher = kind(destination, settings)
     except ValueError:
         # Not with the client's own words: they may quote a part of the URL that is a password.
@@ -77,14 +91,17 @@ def load(destination: Destination, settings: Settings) -> Publisher:
 
 
 def kind_of(destination: Destination) -> Any:
-    """The class of a destination's publisher. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
-    scheme = destination.scheme
-    found = _registered(tuple(sys.path))
-    if scheme not in found.names:
-        known = ", ".join(sorted(found.names))
+    """The class of the publisher of a destination's URL. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
+    return _class_of(destination.scheme, destination)
+
+
+def _class_of(scheme: str, destination: Destination) -> Any:
+    registered = _registered(tuple(sys.path))
+    if scheme not in registered.names:
+        known = ", ".join(sorted(registered.names - {CLAIM_CHECK}))
         raise UnknownPublisher(destination=destination.name, scheme=scheme, known=known)
     try:
-        return found[scheme].load()
+        return registered[scheme].load()
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(scheme, scheme.partition("+")[0])
         raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
@@ -115,3 +132,29 @@ def keeps_order(destination: Destination) -> bool:
         return destination.claim_check is None and getattr(kind_of(destination), "keeps_order", False)
     except OutboxError:
         return False
+
+
+def outcomes_of(
+    publish: Callable[[Sequence[LeasedMessage]], list[Outcome]], destination: str, messages: Sequence[LeasedMessage]
+) -> list[Outcome]:
+    """One outcome per message, whatever `publish` raises or returns."""
+    try:
+        outcomes = publish(messages)
+    except PermanentError as error:
+        return [Outcome.dead(error.code, str(error))] * len(messages)
+    except TransientError as error:
+        return [Outcome.retry(error.code, str(error))] * len(messages)
+    except OutageError as error:
+        return [Outcome.outage(error.code, str(error))] * len(messages)
+    except Exception as error:  # a publisher may raise anything, and a time limit may strike anywhere
+        which = f", with message {messages[0].id}" + (f" and {len(messages) - 1} more" if len(messages) > 1 else "")
+        log.exception("the publisher of %s failed%s", destination, which, extra={"destination": destination})
+        return _unforeseen(said(error, repr), messages)
+    if len(outcomes) != len(messages):
+        reason = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"
+        return _unforeseen(reason, messages)
+    return outcomes
+
+
+def _unforeseen(error: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+    return [Outcome.unforeseen(error, together=len(messages) > 1)] * len(messages)

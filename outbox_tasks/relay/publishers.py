@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from outbox_tasks.destinations import Publisher, load
-from outbox_tasks.errors import OutageError, PermanentError, TransientError
+from outbox_tasks.destinations import Publisher, load, outcomes_of
 from outbox_tasks.model import UNKNOWN_DESTINATION, LeasedMessage, Outcome
-from outbox_tasks.relay.claim_check import ClaimCheck
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import logger, said
-
-log = logger("outbox_tasks.publish")
 
 
 class Publishers(Mapping[str, Publisher]):
@@ -42,39 +37,19 @@ class Publishers(Mapping[str, Publisher]):
 
 
 class SharedPublisher:
-    """A destination's publisher, for any number of threads and greenlets at once. It stores large payloads first.
+    """A destination's publisher, for any number of threads and greenlets at once.
 
     Few clients may be used by two threads at once. So each send borrows a publisher of its own, and there are as many
     of them as there were sends at once.
     """
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
-        self._destination = destination
-        self._storage: ClaimCheck | None = None
-        if destination.claim_check is not None:
-            half = settings.send_timeout / 2  # storing and sending share the time limit
-            self._storage = ClaimCheck(destination, half)
-            settings = settings.model_copy(update={"send_timeout": half})
-        self._settings = settings
+        self._destination, self._settings = destination, settings
         self._free = [load(destination, settings)]
-        # What could not be stored is not sent, and the publisher does not know of it: then the relay keeps the order.
-        self.keeps_order = self._storage is None and getattr(self._free[0], "keeps_order", False)
+        self.keeps_order = getattr(self._free[0], "keeps_order", False)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """Store what is too large, and send what could be stored."""
-        if self._storage is None:
-            return self._publish(messages)
-        entries = self._storage.store(messages)
-        ready = [entry for entry in entries if not isinstance(entry, Outcome)]
-        outcomes = iter(outcomes_of(self._publish, self._destination.name, ready) if ready else ())
-        return [entry if isinstance(entry, Outcome) else next(outcomes) for entry in entries]
-
-    def close(self) -> None:
-        """Close all that are not being used."""
-        while self._free:
-            self._free.pop().close()
-
-    def _publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """Send by a publisher that nobody else uses meanwhile."""
         try:
             publisher = self._free.pop()
         except IndexError:
@@ -83,6 +58,11 @@ class SharedPublisher:
             return publisher.publish(messages)
         finally:
             self._free.append(publisher)
+
+    def close(self) -> None:
+        """Close all that are not being used."""
+        while self._free:
+            self._free.pop().close()
 
 
 def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
@@ -96,29 +76,3 @@ def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequen
         return publisher.publish(messages)
 
     return outcomes_of(publish, destination, messages)
-
-
-def outcomes_of(
-    publish: Callable[[Sequence[LeasedMessage]], list[Outcome]], destination: str, messages: Sequence[LeasedMessage]
-) -> list[Outcome]:
-    """One outcome per message, whatever `publish` raises or returns."""
-    try:
-        outcomes = publish(messages)
-    except PermanentError as error:
-        return [Outcome.dead(error.code, str(error))] * len(messages)
-    except TransientError as error:
-        return [Outcome.retry(error.code, str(error))] * len(messages)
-    except OutageError as error:
-        return [Outcome.outage(error.code, str(error))] * len(messages)
-    except Exception as error:  # a publisher may raise anything, and a time limit may strike anywhere
-        which = f", with message {messages[0].id}" + (f" and {len(messages) - 1} more" if len(messages) > 1 else "")
-        log.exception("the publisher of %s failed%s", destination, which, extra={"destination": destination})
-        return _unforeseen(said(error, repr), messages)
-    if len(outcomes) != len(messages):
-        told = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"
-        return _unforeseen(told, messages)
-    return outcomes
-
-
-def _unforeseen(error: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-    return [Outcome.unforeseen(error, together=len(messages) > 1)] * len(messages)

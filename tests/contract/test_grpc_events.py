@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.descriptor_pool import Default
 
-from outbox_tasks.destinations import load, proto
+from outbox_tasks.destinations import load
 from outbox_tasks.destinations.grpc import publisher as grpc_events
-from outbox_tasks.destinations.proto import CloudEvent, DeliverRequest, DeliverResponse
+from outbox_tasks.destinations.grpc import receiver
+from outbox_tasks.destinations.grpc.receiver import CloudEvent, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result, Step
 from outbox_tasks.relay.publishers import Publishers
@@ -60,7 +61,7 @@ class TestTheWire:
         assert found == _written()
         [service] = DeliverRequest.DESCRIPTOR.file.services_by_name.values()
         [method] = service.methods
-        assert f"/{service.full_name}/{method.name}" == proto.DELIVER
+        assert f"/{service.full_name}/{method.name}" == receiver.DELIVER
         assert [method.input_type.name, method.output_type.name] == ["DeliverRequest", "DeliverResponse"]
 
     def test_the_application_may_have_these_types_too(self) -> None:
@@ -86,7 +87,7 @@ def _fields(messages: Any) -> dict[str, int]:
 def _written() -> dict[str, int]:
     """The same, read from the text of the files."""
     found: dict[str, int] = {}
-    for file in sorted(Path(str(proto.__file__)).parent.glob("*.proto")):
+    for file in sorted(Path(str(receiver.__file__)).parent.glob("*.proto")):
         within: list[str] = []
         for line in re.sub(r"//.*|/\*.*?\*/", "", file.read_text()).splitlines():
             if opened := re.match(r"\s*(message|oneof|service)\s+(\w+)\s*{", line):

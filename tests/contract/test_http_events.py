@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from outbox_tasks.destinations import load
+from outbox_tasks.destinations.common.public_internet import is_public
 from outbox_tasks.destinations.http import network
-from outbox_tasks.destinations.http.network import is_public
 from outbox_tasks.destinations.http.options import read
 from outbox_tasks.destinations.http.publisher import BODY_SECONDS
 from outbox_tasks.errors import ConfigurationError

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
+import subprocess
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import outbox_tasks
 from outbox_tasks.destinations import batch_size_of, load
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.operating.problems.addresses import addresses
@@ -157,6 +161,55 @@ class TestTheBatchSize:
 
     def test_of_an_unknown_scheme_is_the_usual_one(self) -> None:
         assert batch_size_of(configured("no-such-scheme://coop")[0]) == 100
+
+
+LOADS = """
+import sys
+from outbox_tasks.destinations import load
+from outbox_tasks.settings import Settings
+
+for url in sys.argv[1:]:
+    settings = Settings(destinations={"orders": {"url": url, "claim_check": None}}, broker_url="redis://localhost/0")
+    try:
+        load(settings.destinations["orders"], settings)
+    except Exception as error:
+        print(url.partition(":")[0], type(error).__name__)
+"""
+"""Prints each URL that has no publisher."""
+
+URLS = {
+    "aws": "sqs://eu-north-1/orders", "celery_task": "celery://", "grpc": "grpc://localhost:1",
+    "http": "https://example.com/", "kafka": "kafka://localhost/orders", "kombu": "amqp://localhost/",
+    "mqtt": "mqtt://localhost/orders", "nats": "nats://localhost/orders", "pubsub": "pubsub://shop/orders",
+    "redis_stream": "redis+stream://localhost/0/orders",
+    "service_bus": "azureservicebus://policy:key@localhost/orders",
+}  # fmt: skip
+"""One of each folder of `destinations/`, besides the common part and the claim check."""
+
+
+def test_to_delete_folders_and_their_entry_points_takes_nothing_else_away(tmp_path: Path) -> None:
+    gone = ("aws", "grpc", "http", "kombu", "redis_stream")
+    product = Path(outbox_tasks.__file__).parent
+    copy = tmp_path / "outbox_tasks"
+    shutil.copytree(product, copy, ignore=shutil.ignore_patterns("__pycache__", "*.js", "*.css"))
+    assert {folder.name for folder in (copy / "destinations").iterdir() if folder.is_dir()} == {
+        *URLS, "claim_check", "common",
+    }  # fmt: skip
+    for folder in (*gone, "claim_check"):
+        shutil.rmtree(copy / "destinations" / folder)
+    registered = [f"{entry.name} = {entry.value}" for entry in entry_points(group="outbox_tasks.publishers")]
+    remaining = [line for line in registered if not any(f".{folder}" in line for folder in (*gone, "claim_check"))]
+    (tmp_path / "outbox_tasks-1.dist-info").mkdir()
+    (tmp_path / "outbox_tasks-1.dist-info" / "METADATA").write_text("Name: outbox-tasks\nVersion: 1\n")
+    (tmp_path / "outbox_tasks-1.dist-info" / "entry_points.txt").write_text(
+        "[outbox_tasks.publishers]\n" + "\n".join(remaining)
+    )
+    argv = [sys.executable, "-c", LOADS, *URLS.values()]
+    ended = subprocess.run(argv, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        f"{URLS[folder].partition(':')[0]} UnknownPublisher" for folder in URLS if folder in gone
+    ]
 
 
 PAGES = {

@@ -1,4 +1,4 @@
-"""Large payloads go into a storage, each by itself; what could not be stored does not stop the others."""
+"""The claim check: large payloads go into a storage, each by itself. What can't be stored does not stop the others."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from outbox_tasks.errors import ClaimCheckNotInstalled, OutageError
-from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay import claim_check
-from outbox_tasks.relay import publishers as relay_publishers
-from outbox_tasks.relay.claim_check import ClaimCheck
+from outbox_tasks import destinations
+from outbox_tasks.destinations.claim_check import publisher as claim_check
+from outbox_tasks.destinations.claim_check.publisher import Storage
+from outbox_tasks.errors import ClaimCheckNotInstalled, ConfigurationError, OutageError, PayloadTooLarge
+from outbox_tasks.model import LeasedMessage, Message, Outcome, Result
+from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.publishers import Publishers, send
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import without_secrets
+from outbox_tasks.settings.destination import CLAIM_CHECK_LARGEST, Destination
+from outbox_tasks.text import without_login, without_secrets
+from outbox_tasks.writing.rows import rows
 from tests.conftest import MakeSettings, eventually
 
 LARGE = b"x" * 11
@@ -35,8 +37,8 @@ def message(number: int, payload: bytes = LARGE, key: str | None = None, **field
     )
 
 
-def opened(url: str, timeout: float = 5) -> ClaimCheck:
-    return ClaimCheck(Destination(name="orders", url="a://b", max_bytes=10, claim_check=url), timeout)
+def opened(url: str, timeout: float = 5) -> Storage:
+    return Storage(Destination(name="orders", url="a://b", max_bytes=10, claim_check=url), timeout)
 
 
 class Trouble(MemoryFileSystem):
@@ -86,7 +88,7 @@ class TestWhatIsStored:
         small = [message(1, b"x" * 10), message(2, b"")]
         check = opened(f"file://{tmp_path / 'missing'}")
         assert check.store(small) == small
-        assert check._storage.made is None
+        assert check._opened.made is None
 
     def test_each_in_its_place(self, tmp_path: Path) -> None:
         messages = [message(n, LARGE + b"%d" % n if n % 3 else b"small") for n in range(30)]
@@ -111,16 +113,16 @@ class TestWhatIsStored:
     ) -> None:
         odd = [message(1), message(2, content_type=""), message(3, content_type="a\nb")]
         opened("trouble://bucket").store(odd)
-        monkeypatch.setitem(claim_check.TYPED, "trouble", "ContentType")
+        monkeypatch.setitem(claim_check.CONTENT_TYPE_OPTIONS, "trouble", "ContentType")
         opened("trouble://bucket").store(odd)
         assert [options for _, options in trouble.got] == [{}, {}, {}, {"ContentType": "application/json"}, {}, {}]
 
     def test_it_is_opened_once(self, tmp_path: Path) -> None:
         check = opened(f"file://{tmp_path}")
         check.store([message(1)])
-        storage = check._storage.made
+        storage = check._opened.made
         check.store([message(2)])
-        assert check._storage.made is storage is not None
+        assert check._opened.made is storage is not None
 
 
 class TestTrouble:
@@ -191,7 +193,7 @@ class TestCredentials:
         ],
     )
     def test_are_in_no_reference(self, url: str, place: str, secrets: set[str]) -> None:
-        assert claim_check.without_login(url) == place
+        assert without_login(url) == place
         for secret in secrets:
             assert without_secrets(f"refused: {secret}", url) == "refused: ***"
 
@@ -209,7 +211,7 @@ class Recorder:
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self.timeout = settings.send_timeout
         self.given: list[LeasedMessage] = []
-        self.asked = 0
+        self.asked = self.closed = 0
         self.error: Exception | None = None
 
     def publish(self, messages: list[LeasedMessage]) -> list[Outcome]:
@@ -220,19 +222,19 @@ class Recorder:
         return [Outcome.sent()] * len(messages)
 
     def close(self) -> None:
-        pass
+        self.closed += 1
 
 
 def the_only(shared: Any) -> Any:
-    """The publisher behind a shared one."""
+    """The publisher behind a shared one, and behind the claim check."""
     [publisher] = shared._free
-    return publisher
+    return getattr(publisher, "_publisher", publisher)
 
 
 class TestTheSend:
     @pytest.fixture
     def publishers(self, settings: MakeSettings, trouble: type[Trouble], monkeypatch: pytest.MonkeyPatch) -> Publishers:
-        monkeypatch.setattr(relay_publishers, "load", Recorder)
+        monkeypatch.setattr(destinations, "kind_of", lambda _: Recorder)
         plain = {"url": "a://b", "max_bytes": 10, "send_timeout": 6}
         return Publishers(settings(destinations={"orders": {**plain, "claim_check": "trouble://b"}, "plain": plain}))
 
@@ -267,13 +269,27 @@ class TestTheSend:
         def strike(*_: Any) -> None:
             raise TimeoutError
 
-        monkeypatch.setattr(ClaimCheck, "store", strike)
+        monkeypatch.setattr(Storage, "store", strike)
         assert [o.code for o in send(publishers, "orders", [message(1)])] == ["failed_alone"]
 
     def test_storage_and_send_share_the_time(self, publishers: Publishers) -> None:
         orders: Any = publishers["orders"]
-        assert (the_only(orders).timeout, orders._storage._timeout) == (3, 3)
+        assert (the_only(orders).timeout, orders._free[0]._storage._timeout) == (3, 3)
         assert the_only(publishers["plain"]).timeout == 6
+
+    def test_the_relay_keeps_the_order_of_keys_although_the_publisher_could(
+        self, publishers: Publishers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What could not be stored is not sent, and the publisher does not know of it."""
+        monkeypatch.setattr(Recorder, "keeps_order", True, raising=False)
+        assert [publishers[name].keeps_order for name in ("orders", "plain")] == [False, True]  # type: ignore[attr-defined]
+
+    def test_it_may_be_used_again_after_it_was_closed(self, publishers: Publishers) -> None:
+        check: Any = publishers["orders"]._free[0]  # type: ignore[attr-defined]
+        for n in (1, 2):
+            check.close()
+            assert check.publish([message(n)]) == [Outcome.sent()]
+        assert the_only(publishers["orders"]).closed == 2
 
     def test_a_missing_client_is_noticed_at_the_start_of_a_relay(
         self, publishers: Publishers, monkeypatch: pytest.MonkeyPatch
@@ -282,3 +298,69 @@ class TestTheSend:
         monkeypatch.setitem(sys.modules, "fsspec", None)
         with pytest.raises(ClaimCheckNotInstalled):
             publishers["orders"]
+
+
+class TestWhatIsRefused:
+    def test_credentials_are_not_shown(self) -> None:
+        assert "s3cret" not in repr(Destination(url="a://b", claim_check="sftp://ada:s3cret@host/out"))
+        for wrong in ("sftp://ada:s3cret@host/o?ut", "ada:s3cret@host"):
+            with pytest.raises(ConfigurationError) as caught:
+                Settings(destinations={"orders": {"url": "a://b", "claim_check": wrong}})
+            assert "s3cret" not in str(caught.value)
+
+    def test_without_fsspec(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "fsspec", None)
+        with pytest.raises(ClaimCheckNotInstalled, match=r"fsspec.*pip install 'outbox-tasks\[claim-check\]'"):
+            opened("s3://bucket")
+
+    def test_without_the_client_of_the_storage(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "s3fs", None)
+        with pytest.raises(ClaimCheckNotInstalled, match="s3fs"):
+            opened("s3://user:s3cret@bucket")
+
+    def test_a_scheme_that_nobody_knows(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"destinations\.orders\.claim_check.*no storage nosuch://"):
+            opened("nosuch://bucket")
+
+    @pytest.mark.parametrize(
+        "url",
+        ["/srv/outbox", "file://srv/outbox", "local://srv", "s3://b?x=1", "s3://b#x", "s3://a b", "simplecache::s3://b",
+         "file:///srv/100%", "file:///srv/out@box"],
+    )  # fmt: skip
+    def test_what_is_no_place_for_every_consumer(self, url: str) -> None:
+        with pytest.raises(ConfigurationError, match="such as s3://bucket/prefix") as caught:
+            Settings(destinations={"orders": {"url": "a://b", "claim_check": url}})
+        assert caught.value.setting == "destinations.orders.claim_check"
+
+    @pytest.mark.parametrize("url", ["memory://", "file:///srv/out-box", "s3://bucket/a:b/c", "sftp://a:b%40@h:22/c"])
+    def test_what_is_one_is_not(self, url: str) -> None:
+        assert Destination(url="a://b", claim_check=url).claim_check == url
+
+    def test_a_destination_that_can_not_carry_a_reference(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"celery:// destination can't say.*Remove claim_check") as caught:
+            Settings(destinations={"tasks": {"url": "celery://", "claim_check": "s3://bucket"}})
+        assert caught.value.setting == "destinations.tasks.claim_check"
+
+    def test_a_limit_that_no_payload_could_pass(self) -> None:
+        with pytest.raises(ConfigurationError, match="must be below 67108864"):
+            Settings(destinations={"orders": {"url": "a://b", "max_bytes": 64 << 20, "claim_check": "s3://bucket"}})
+
+
+class TestAtTheWrite:
+    def test_with_a_claim_check_more_is_taken_up_to_its_limit(
+        self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("outbox_tasks.settings.destination.CLAIM_CHECK_LARGEST", 100)
+        small = {"url": "a://b", "max_bytes": 10}
+        made = settings(destinations={"orders": small, "files": {**small, "claim_check": "s3://bucket"}})
+        rows(Message("order.created", b"x" * 100, to="files"), made)
+        for size, to, limit in ((101, "files", 100), (11, "orders", 10)):
+            with pytest.raises(PayloadTooLarge, match=f"takes at most {limit}.*set its claim_check"):
+                rows(Message("order.created", b"x" * size, to=to), made)
+
+    def test_the_limit_is_64_mib(self) -> None:
+        assert Destination(url="a://b", claim_check="s3://bucket").largest == CLAIM_CHECK_LARGEST == 2**26
+
+    def test_the_writer_needs_no_fsspec(self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "fsspec", None)
+        Outbox(settings(nudge=False, destinations={"orders": {"url": "a://b", "claim_check": "s3://bucket"}}))

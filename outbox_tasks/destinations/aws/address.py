@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.settings.destination import Destination
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,256}(?:\.fifo)?")

@@ -1,6 +1,6 @@
 """gRPC: `grpc://host:port`, CloudEvents in their protobuf format, a batch in one call; `grpcs://` is TLS.
 
-The other end implements the service `OutboxReceiver` of `proto/outbox_receiver.proto`, which answers for each message.
+The other end implements the service `OutboxReceiver` of `outbox_receiver.proto`, which answers for each message.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import grpc
 from grpc import StatusCode
 
-from outbox_tasks.destinations import options
-from outbox_tasks.destinations.grpc_status import LOST, SIZE, outcome_of
-from outbox_tasks.destinations.proto import DELIVER, DeliverRequest, DeliverResponse
+from outbox_tasks.destinations.common import options
+from outbox_tasks.destinations.common.grpc_status import LOST, SIZE, outcome_of
+from outbox_tasks.destinations.grpc.receiver import DELIVER, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.per_process import PerProcess

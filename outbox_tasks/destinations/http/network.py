@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import threading
 from collections.abc import Coroutine
@@ -13,18 +12,9 @@ from typing import Any
 import httpcore  # the engine of httpx, whose parts can be replaced
 import httpx
 
+from outbox_tasks.destinations.common.public_internet import is_public
 from outbox_tasks.errors import OutageError
 
-REFUSED_NETWORKS = [
-    ipaddress.ip_network(network)
-    for network in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")
-]
-"""Python counts these as public, but nobody has a webhook there: metadata services of Azure and Oracle, ranges that
-IANA has reserved or withdrawn, old ways to IPv4."""
-PUBLIC = ipaddress.ip_network("2000::/3")
-"""All of IPv6 that IANA has given out for the public internet."""
-EMBEDDING = [ipaddress.ip_network(network) for network in ("::ffff:0:0/96", "64:ff9b::/96")]
-"""IPv6 addresses that stand for the IPv4 address at their end: mapped ones, and NAT64's."""
 KEEP_ALIVE = 5.0
 """Seconds for which an idle connection may be used again. Servers close idle connections too."""
 
@@ -102,14 +92,3 @@ async def _addresses(host: str, port: int) -> list[str]:
     except (OSError, UnicodeError) as error:
         raise httpcore.ConnectError(f"{host} can't be resolved: {error}") from error
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-def is_public(address: str) -> bool:
-    """Whether an address is on the public internet."""
-    ip = ipaddress.ip_address(address)
-    if isinstance(ip, ipaddress.IPv6Address):
-        if any(ip in network for network in EMBEDDING):
-            ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        elif ip not in PUBLIC:
-            return False
-    return ip.is_global and not ip.is_multicast and not any(ip in network for network in REFUSED_NETWORKS)

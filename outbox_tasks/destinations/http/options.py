@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import httpx
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.settings.destination import Destination
 
 Headers = list[tuple[bytes, bytes]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.settings.destination import Destination, split
 
 NAMES = {

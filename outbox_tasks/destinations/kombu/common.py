@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import amqp
 from kombu.utils.url import parse_ssl_cert_reqs
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import logger

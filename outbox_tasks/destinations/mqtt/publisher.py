@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.destinations.mqtt.link import LONGEST, Link, Packed, code_of
 from outbox_tasks.errors import OutageError, PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from nats.errors import Error
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.destinations.nats.link import Entry, Link, code_of
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome

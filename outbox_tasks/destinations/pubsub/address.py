@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.settings.destination import Destination
 
 GOOGLE = "pubsub.googleapis.com:443"

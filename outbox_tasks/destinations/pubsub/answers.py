@@ -6,7 +6,7 @@ import re
 
 from grpc import StatusCode
 
-from outbox_tasks.destinations import grpc_status
+from outbox_tasks.destinations.common import grpc_status
 from outbox_tasks.model import Outcome
 
 CODES = {

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from google.pubsub_v1.types import PublishResponse
 from grpc import RpcError, StatusCode
 
-from outbox_tasks.destinations.grpc_status import LOST
+from outbox_tasks.destinations.common.grpc_status import LOST
 from outbox_tasks.destinations.pubsub.address import address_of
 from outbox_tasks.destinations.pubsub.answers import trouble
 from outbox_tasks.destinations.pubsub.channel import Opening, emulator_of, plaintext

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.settings.destination import Destination
 
 OPTIONS: options.Options = {

@@ -12,8 +12,7 @@ from typing import IO, Any
 from uuid import uuid4
 
 from outbox_tasks.errors import ArchiveExportFailed, ArchiveFilesNotInstalled, OutboxError
-from outbox_tasks.relay.claim_check import SHOWN, without_login
-from outbox_tasks.text import without_secrets
+from outbox_tasks.text import without_login, without_secrets
 
 MANIFEST = "_manifest.json"
 """Names the verified files. DuckDB and Spark skip files with an underscore."""
@@ -36,7 +35,7 @@ def opened(url: str, day: date) -> Iterator[DayStorage]:
         scheme, missing = url.partition("://")[0], error.name or error
         raise ArchiveFilesNotInstalled(place=place, scheme=scheme, missing=missing) from error
     except Exception as error:  # a client may raise anything
-        reason = without_secrets(f"{type(error).__name__}: {error}", url, most=SHOWN).rstrip(".")
+        reason = without_secrets(f"{type(error).__name__}: {error}", url, most=500).rstrip(".")
         raise ArchiveExportFailed(place=place, reason=reason, day=day) from error
 
 

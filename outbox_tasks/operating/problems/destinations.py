@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from outbox_tasks.destinations import load
+from outbox_tasks.destinations.common.public_internet import is_public
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.operating.problems.addresses import Address, addresses
 from outbox_tasks.operating.problems.problem import Problem, error, note, warning
@@ -133,10 +134,6 @@ def _connection_error(address: Address, timeout: float) -> str | None:
 
 def _not_public(address: Address) -> str | None:
     """Why its publisher would refuse the address, before it connects."""
-    try:
-        from outbox_tasks.destinations.http.network import is_public
-    except ImportError:  # the client is missing: another check reports it
-        return None
     found = {str(one[4][0]) for one in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)}
     if any(is_public(one) for one in found):
         return None

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import grpc
 
-from outbox_tasks.destinations.proto import CloudEvent
+from outbox_tasks.destinations.grpc.receiver import CloudEvent
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.model import LeasedMessage

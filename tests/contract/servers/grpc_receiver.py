@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
-from outbox_tasks.destinations.proto import DeliverRequest, DeliverResponse
+from outbox_tasks.destinations.grpc.receiver import DeliverRequest, DeliverResponse
 
 LARGEST = 1 << 20
 """Bytes of a call, less than the publisher's own limit."""

@@ -22,7 +22,7 @@ from kombu import Producer
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.broker.task_broker import app_of, canary, dropped_in_trouble, patience, plant_canary
 from outbox_tasks.database.connection import Database
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, PermanentError, TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings

@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
-from outbox_tasks.destinations import options
+from outbox_tasks.destinations.common import options
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination

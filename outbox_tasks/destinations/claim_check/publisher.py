@@ -17,62 +17,73 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from outbox_tasks.errors import ClaimCheckFailed, ClaimCheckNotInstalled, ConfigurationError, OutboxError
+from outbox_tasks.destinations import load, outcomes_of
+from outbox_tasks.errors import ClaimCheckFailed, ClaimCheckNotInstalled, ConfigurationError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.per_process import PerProcess
+from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import CONTAINERS, said, without_secrets
+from outbox_tasks.text import said, without_login, without_secrets
 
-AT_ONCE = 8
+THREADS = 8
 """How many payloads are stored at the same time, if the client can do that."""
-CODE = "claim_check"
-TYPED = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}
-"""The name of the content type for the clients that can store one, by scheme."""
-SHOWN = 500
-"""How many characters of a client's error are kept."""
+
+CONTENT_TYPE_OPTIONS = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}
+"""What clients that can store a content type call it, by scheme."""
 
 
-class ClaimCheck:
+class ClaimCheckPublisher:
+    """Stores what is too large, and hands all messages to the publisher of the destination's URL."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        half = settings.send_timeout / 2  # storing and sending share the time limit
+        self._name = destination.name
+        self._storage = Storage(destination, half)
+        plain = destination.model_copy(update={"claim_check": None})
+        self._publisher = load(plain, settings.model_copy(update={"send_timeout": half}))
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """What could not be stored is not sent. So the order of keys is the relay's affair, and not the publisher's."""
+        entries = self._storage.store(messages)
+        stored = [entry for entry in entries if not isinstance(entry, Outcome)]
+        outcomes = iter(outcomes_of(self._publisher.publish, self._name, stored) if stored else ())
+        return [entry if isinstance(entry, Outcome) else next(outcomes) for entry in entries]
+
+    def close(self) -> None:
+        """Close the publisher. Storages have nothing to close."""
+        self._publisher.close()
+
+
+class Storage:
     """The storage of one destination's large payloads. Each process opens it when it first uses it."""
 
     def __init__(self, destination: Destination, timeout: float) -> None:
         """Raises `ClaimCheckNotInstalled` or `ConfigurationError`; connects to nothing."""
         self._url, self._limit, self._timeout = str(destination.claim_check), destination.max_bytes, timeout
         self._scheme = self._url.partition("://")[0]
-        self.place = without_login(self._url)
-        self._at_once = AT_ONCE if _client(destination.name, self._scheme, self.place).async_impl else 1
-        self._storage = PerProcess(self._open)
-        self._hanging: list[threading.Thread] = []
+        self._place = without_login(self._url)
+        self._threads = THREADS if _client(destination.name, self._scheme, self._place).async_impl else 1
+        self._opened = PerProcess(self._open)
+        self._busy: list[threading.Thread] = []
 
     def store(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage | Outcome]:
         """For each message the message to send, with a reference in place of a large payload; or its outcome, if the
         payload could not be stored."""
         large = [message for message in messages if len(message.payload) > self._limit]
-        if not large:
-            return list(messages)
-        failures = self._store_all(large)
-        entries: list[LeasedMessage | Outcome] = []
-        for message in messages:
-            if failure := failures.get(message.id):
-                entries.append(Outcome.retry(CODE, str(failure)))
-            elif len(message.payload) > self._limit:
-                entries.append(replace(message, payload=b"", dataref=f"{self.place}/{message.id}"))
-            else:
-                entries.append(message)
-        return entries
+        entries = self._store_all(large) if large else {}
+        return [entries.get(message.id, message) for message in messages]
 
-    def _store_all(self, messages: Sequence[LeasedMessage]) -> dict[str, OutboxError]:
-        """Store the payloads in threads, because few clients have a time limit. Returns the errors of those that were
-        not stored in time, by id."""
+    def _store_all(self, messages: Sequence[LeasedMessage]) -> dict[str, LeasedMessage | Outcome]:
+        """Store the payloads in threads, because few clients have a time limit. By the messages' ids."""
         deadline = time.monotonic() + self._timeout
         late = f"there was no answer within {self._timeout:g} s"
-        found: dict[str, OutboxError | None] = {message.id: self._failed(message, late) for message in messages}
+        entries: dict[str, LeasedMessage | Outcome] = {message.id: self._failed(message, late) for message in messages}
         waiting = deque(messages)
         # A client that hangs keeps its thread. Count those too, or each attempt would leave more threads behind.
-        self._hanging = [thread for thread in self._hanging if thread.is_alive()]
-        free = min(len(messages), self._at_once - len(self._hanging))
-        threads = [threading.Thread(target=self._work, args=(waiting, found), daemon=True) for _ in range(free)]
-        self._hanging += threads
+        self._busy = [thread for thread in self._busy if thread.is_alive()]
+        free = min(len(messages), self._threads - len(self._busy))
+        threads = [threading.Thread(target=self._work, args=(waiting, entries), daemon=True) for _ in range(free)]
+        self._busy += threads
         try:
             for thread in threads:
                 thread.start()
@@ -80,20 +91,20 @@ class ClaimCheck:
                 thread.join(max(0.0, deadline - time.monotonic()))
         finally:
             waiting.clear()
-        return {id: failure for id, failure in dict(found).items() if failure is not None}
+        return dict(entries)
 
-    def _work(self, waiting: deque[LeasedMessage], found: dict[str, OutboxError | None]) -> None:
+    def _work(self, waiting: deque[LeasedMessage], entries: dict[str, LeasedMessage | Outcome]) -> None:
         with suppress(IndexError):  # nothing is left: other threads took it, or the time is over
             while True:
                 message = waiting.popleft()
                 try:
                     self._put(message)
-                    found[message.id] = None
+                    entries[message.id] = replace(message, payload=b"", dataref=f"{self._place}/{message.id}")
                 except Exception as error:  # a client may raise anything
-                    found[message.id] = self._failed(message, f"{type(error).__name__}: {said(error)}")
+                    entries[message.id] = self._failed(message, f"{type(error).__name__}: {said(error)}")
 
     def _put(self, message: LeasedMessage) -> None:
-        storage, root = self._storage.get()
+        storage, root = self._opened.get()
         if getattr(storage, "local_file", False):
             _write(Path(root), message.id, message.payload)
         else:
@@ -106,9 +117,10 @@ class ClaimCheck:
         storage, root = url_to_fs(self._url, skip_instance_cache=True)
         return storage, str(root)
 
-    def _failed(self, message: LeasedMessage, reason: str) -> OutboxError:
-        shown = without_secrets(reason, self._url, most=SHOWN)
-        return ClaimCheckFailed(id=message.id, size=len(message.payload), place=self.place, reason=shown)
+    def _failed(self, message: LeasedMessage, reason: str) -> Outcome:
+        shown = without_secrets(reason, self._url, most=500)
+        failed = ClaimCheckFailed(id=message.id, size=len(message.payload), place=self._place, reason=shown)
+        return Outcome.retry("claim_check", str(failed))
 
 
 def _client(destination: str, scheme: str, place: str) -> Any:
@@ -125,19 +137,10 @@ def _client(destination: str, scheme: str, place: str) -> Any:
         raise ConfigurationError(setting=setting, value=place, rule=rule) from error
 
 
-def without_login(url: str) -> str:
-    """The URL without user and password, and without a slash at its end."""
-    scheme, _, rest = url.partition("://")
-    login, _, place = rest.rpartition("@")
-    if scheme in CONTAINERS and ":" not in login:
-        return url.rstrip("/")
-    return f"{scheme}://{place.rstrip('/')}"
-
-
 def _typed(scheme: str, content_type: str) -> Mapping[str, str]:
     """The content type, if the client can store one and the storage would accept it."""
-    fit = content_type and content_type.isascii() and content_type.isprintable()
-    return {TYPED[scheme]: content_type} if fit and scheme in TYPED else {}
+    fits = content_type and content_type.isascii() and content_type.isprintable()
+    return {CONTENT_TYPE_OPTIONS[scheme]: content_type} if fits and scheme in CONTENT_TYPE_OPTIONS else {}
 
 
 def _write(directory: Path, name: str, payload: bytes) -> None:
