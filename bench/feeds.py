@@ -34,12 +34,12 @@ from sqlalchemy.orm import Session
 from bench.relay import Bench, running
 from bench.report import Figures, Say, bench
 from outbox_tasks import Message, Outbox
+from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.source import open_source
+from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.local.commands import feed_worker_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
-from outbox_tasks.relay.bridge import bridge
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds
 
 WARM = 1.0
 EACH, WRITERS = 2, 4
@@ -50,10 +50,10 @@ CONNECTIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'o
 AGAIN = """
 import sys, time
 from outbox_tasks import Settings
-from outbox_tasks.relay.bridge import bridge
-from outbox_tasks.relay.feed_list import FeedList
+from outbox_tasks.feeds.bridge import bridge
+from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.feeds.store import Feeds
 store = Store.connect(Settings())
 source = FeedList(store).source(sys.argv[1])
 while True:

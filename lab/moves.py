@@ -55,17 +55,17 @@ TABLE = (
     Move("lease ran out", LATE, ("ready", "held"), "`claim/expire.sql`", "if it was begun, the attempt counts"),
     # A quick worker begins the run before the settle of the send.
     Move(
-        "begin the run", (*HANDED, *either("begun")), ("running",), "`run/begin.sql`",
+        "begin the run", (*HANDED, *either("begun")), ("running",), "`supervised/begin.sql`",
         "the copy says what the message says",
     ),
-    Move("run: not begun", ("handed over, run out",), ("ready", "held"), "`run/expire.sql`"),
+    Move("run: not begun", ("handed over, run out",), ("ready", "held"), "`supervised/expire.sql`"),
     Move(
-        "run: worker lost", ("running, run out",), ("ready", "held"), "`run/expire.sql`", "the attempt counts"
+        "run: worker lost", ("running, run out",), ("ready", "held"), "`supervised/expire.sql`", "the attempt counts"
     ),
-    Move("run: done", RUNNING, OVER, "`run/end.sql`", "the run's token; what follows is inserted"),
-    Move("run: failed for good", RUNNING, ("dead",), "`run/fail.sql`", "the run's token"),
-    Move("run: the task's retry", RUNNING, ("waiting", "ready", "held"), "`run/retry.sql`", "the run's token"),
-    Move("run: put back", RUNNING, ("handed over",), "`run/requeue.sql`", "the run's token"),
+    Move("run: done", RUNNING, OVER, "`supervised/end.sql`", "the run's token; what follows is inserted"),
+    Move("run: failed for good", RUNNING, ("dead",), "`supervised/fail.sql`", "the run's token"),
+    Move("run: the task's retry", RUNNING, ("waiting", "ready", "held"), "`supervised/retry.sql`", "the run's token"),
+    Move("run: put back", RUNNING, ("handed over",), "`supervised/requeue.sql`", "the run's token"),
     Move("try", ("leased",), ("ready", "held"), "`act/try.sql`", "a single that waits for Celery's retry"),
     Move("redrive", ("dead",), ("ready", "held"), "`act/redrive.sql`"),
     Move(

@@ -22,8 +22,8 @@ from outbox_tasks.broker.names import ALL_QUEUES, CLAIM_TASK, DRAIN_TASK, FEED_T
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.tls import verified
 from outbox_tasks.errors import ConfigurationError, OutboxError
-from outbox_tasks.running import supervise
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.supervised import supervise
 from outbox_tasks.telemetry import logs
 from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.worker.resources import Resources

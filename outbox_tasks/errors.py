@@ -306,6 +306,12 @@ class WriterRights(OutboxError):
     `outbox-tasks init --writer ROLE`."""
 
 
+class SatelliteMissing(OutboxError):
+    says = """
+    This installation has no {name}: its folder or its entry point was taken out. Install the whole package, or leave
+    out what needs it."""
+
+
 class UnknownPublisher(OutboxError):
     says = """
     Destination {destination!r} has the URL scheme {scheme!r}, and no publisher for it is installed. Installed:

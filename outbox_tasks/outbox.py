@@ -15,8 +15,10 @@ from celery.canvas import Signature
 from celery.result import AsyncResult
 
 from outbox_tasks.errors import UncapturableTask
+from outbox_tasks.feeds.writer import Feed, FeedWriter
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.settings import Settings
+from outbox_tasks.supervised.by_default import by_default
 from outbox_tasks.writing.arguments import check, check_app, check_task, each_message
 from outbox_tasks.writing.broker_nudge import broker_nudge
 from outbox_tasks.writing.capture import (
@@ -29,9 +31,7 @@ from outbox_tasks.writing.capture import (
     storing_on_commit,
 )
 from outbox_tasks.writing.eager import say_if_eager, say_when_configured
-from outbox_tasks.writing.feed import Feed, FeedWriter
 from outbox_tasks.writing.record import Target
-from outbox_tasks.writing.supervision import by_default
 from outbox_tasks.writing.transactions import (
     AnyAsync,
     AnySession,
@@ -254,7 +254,7 @@ class Outbox:
         """Supervise the stored tasks of `app` that go to its own broker: the row of each stays until the app's workers
         say that it has run. `install` does it too. A destination with `confirm = "sent"` is left out.
         """
-        from outbox_tasks.running import supervise  # an application that only writes does not need it
+        from outbox_tasks.supervised import supervise  # an application that only writes does not need it
 
         check_app("app", app)
         supervise(app, self.settings)
@@ -274,7 +274,7 @@ class Outbox:
         Raises `NotSupervised`, `NotInTransaction`, or `RunLost`: another worker has the task by now, so let this error
         roll the transaction back.
         """
-        from outbox_tasks.running.complete import complete
+        from outbox_tasks.supervised.complete import complete
 
         ended: Awaitable[None] | None = complete(session, result)
         return ended

@@ -20,7 +20,6 @@ SECTIONS = {
     "Run it": {
         "init": "Create the outbox tables, or upgrade them to this release.",
         "up": "Run the whole relay here, until Ctrl-C.",
-        "feed": "Copy messages from applications' own databases.",
         "adopt": "Take over the broker for an outbox that was moved.",
         "drain": "Send due messages from this process, without workers, then end.",
         "demo": "Show the relay at work, with failures and a kill -9.",
@@ -46,7 +45,6 @@ SECTIONS = {
         "errors": "Show the errors of the dead letters, in groups.",
         "redrive": "Send dead letters again.",
         "try": "Try messages at once that wait for another attempt.",
-        "replay": "Send messages of the archive again.",
         "discard": "Give messages up.",
         "edit": "Mend the payload of a dead letter, in $EDITOR or from a file.",
     },
@@ -58,7 +56,7 @@ SECTIONS = {
         "audit": "List who did what, and why.",
     },
 }
-"""The commands, as `--help` lists them: that loads none of them."""
+"""The commands, as `--help` lists them: that loads none of them. Satellites add theirs to these sections."""
 
 FILES = {
     **dict.fromkeys(("pause", "resume", "limit"), "steer"),

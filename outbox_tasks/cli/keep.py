@@ -8,12 +8,12 @@ from datetime import date, datetime, timedelta
 
 import click
 
+from outbox_tasks.archive.export import Part
 from outbox_tasks.cli.shared.acts import do
 from outbox_tasks.cli.shared.options import ActOptions, Duration, act_options, as_filter
 from outbox_tasks.cli.shared.output import answer, json_option, remark, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.archive.export import Part
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.preview import Choice
 from outbox_tasks.relay.store import Store

@@ -18,7 +18,7 @@ from outbox_tasks.django.api import (
 )
 from outbox_tasks.django.backend import task_of
 from outbox_tasks.django.results import Call
-from outbox_tasks.running.run import current
+from outbox_tasks.supervised.run import current
 
 
 def run(request: Any, call: Call) -> Any:

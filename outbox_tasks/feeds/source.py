@@ -160,7 +160,7 @@ class Source(ABC):
 
     def _verb(self, verb: str) -> sql.Statement:
         folder = sql.FEEDS[self.dialect]
-        return sql.statement(f"feed/{folder}/{verb}.sql", self._schema, self.style, sql.quote_of(self.dialect))
+        return sql.statement(f"feeds/{folder}/{verb}.sql", self._schema, self.style, sql.quote_of(self.dialect))
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:

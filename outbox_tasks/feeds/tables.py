@@ -19,5 +19,5 @@ def statements(dialect: str, schema: str | None = None, *, languages: bool = Fal
     sql.check_dialect(dialect, sql.FEEDS)
     folder = sql.FEEDS[dialect]
     names = TABLES + (LANGUAGES[folder] if languages else ())
-    parts = (part for name in names for part in sql.source(f"feed/{folder}/{name}").split(";\n\n"))
+    parts = (part for name in names for part in sql.source(f"feeds/{folder}/{name}").split(";\n\n"))
     return [sql.rendered(part, schema, quote=sql.quote_of(dialect))[0] for part in parts]

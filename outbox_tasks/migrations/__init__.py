@@ -33,8 +33,8 @@ from outbox_tasks.errors import (
     UnknownRole,
     UnsupportedEncoding,
 )
+from outbox_tasks.feeds.upgrade import upgrade_feed as upgrade_feed
 from outbox_tasks.migrations.connections import DjangoConnection, Runner, runner
-from outbox_tasks.migrations.feeds import upgrade_feed as upgrade_feed
 from outbox_tasks.settings import Settings
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+from outbox_tasks.archive.days import TRIES, Day, days, dropped, ended_days, turn
+from outbox_tasks.archive.export import Part, export
 from outbox_tasks.errors import (
     ArchiveBusy,
     DayAtWork,
@@ -22,10 +24,8 @@ from outbox_tasks.errors import (
     MaintainedElsewhere,
     OutboxError,
 )
-from outbox_tasks.operating.archive.days import TRIES, Day, days, dropped, ended_days, turn
-from outbox_tasks.operating.archive.export import Part, export
+from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings.operation import DAY
 
 log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbox_tasks.errors import OutboxError
+from outbox_tasks.feeds.store import FeedState
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.overview import Destinations, DestinationStatus
 from outbox_tasks.operating.problems import Connections, Examination, Site, look
 from outbox_tasks.operating.problems.answer import Silence
-from outbox_tasks.relay.store.feeds import FeedState
 from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import span
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
+from outbox_tasks.feeds.bridge import LONGEST, bridge_all
 from outbox_tasks.model import DrainAsked, Single, Step
-from outbox_tasks.relay.bridge import LONGEST, bridge_all
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import Drained, drain_in_slot
 from outbox_tasks.relay.listener import Listener

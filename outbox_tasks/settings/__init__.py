@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute, NoTaskDestination, UnknownDestination
+from outbox_tasks.feeds.place import LIST, FeedPlace
 from outbox_tasks.settings.destination import (
     HIDDEN,
     Count,
@@ -32,7 +33,6 @@ from outbox_tasks.settings.destination import (
     Url,
 )
 from outbox_tasks.settings.django_project import is_django, read_django
-from outbox_tasks.settings.feed import LIST, FeedPlace
 from outbox_tasks.settings.operation import OperationSettings
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
 from outbox_tasks.settings.web import WebSettings

@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from outbox_tasks.errors import ConfigurationError, SettingsFileError
+from outbox_tasks.feeds.place import FeedPlace
 from outbox_tasks.settings.destination import HIDDEN, Destination
-from outbox_tasks.settings.feed import FeedPlace
 
 log = logging.getLogger("outbox_tasks.settings")
 

@@ -1,5 +1,7 @@
 """Loads the SQL of this directory: a file for each verb, in psql's own syntax.
 
+A satellite has the files of its own in its own folder `sql/`.
+
 A file names its parameters `:name`, and the schema of the tables `:schema.`; `\\ir other.sql` includes another one. So
 it also runs in psql, with `\\set schema public` and a `\\set` for each parameter.
 """
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from posixpath import normpath
 from typing import Any
 
 from outbox_tasks.errors import ConfigurationError, UnsupportedDialect
@@ -52,15 +55,16 @@ class Statement:
 
 
 def source(name: str) -> str:
-    """The text of a file, such as `claim/take.sql`, and of those that it includes."""
-    text = files(__name__).joinpath(name).read_text(encoding="utf-8")
-    folder = name.rpartition("/")[0]
+    """The text of a file of this folder, such as `claim/take.sql`, or of a satellite's folder `sql`: `feeds/take.sql`.
+    Included files are in it."""
+    folder, _, verb = name.partition("/")
+    return _text(f"{folder}/sql/{verb}" if files("outbox_tasks").joinpath(folder, "sql").is_dir() else f"sql/{name}")
 
-    def included(match: re.Match[str]) -> str:
-        path = match[1].removeprefix("../") if match[1].startswith("../") else f"{folder}/{match[1]}".lstrip("/")
-        return source(path)
 
-    return _INCLUDED.sub(included, text)
+def _text(path: str) -> str:
+    """`path`: of a file, from the package's folder on."""
+    text = files("outbox_tasks").joinpath(path).read_text(encoding="utf-8")
+    return _INCLUDED.sub(lambda include: _text(normpath(f"{path}/../{include[1]}")), text)
 
 
 @cache

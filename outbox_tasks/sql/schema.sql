@@ -335,7 +335,7 @@ END
 $$;
 \ir days.sql
 \ir people.sql
-\ir feeds.sql
+\ir ../feeds/sql/tables.sql
 \ir discard.sql
 \ir functions.sql
 \ir views.sql

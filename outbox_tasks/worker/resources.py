@@ -13,16 +13,16 @@ from outbox_tasks.broker.names import ALL_QUEUES
 from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Pace
-from outbox_tasks.relay.feed_list import FeedList
-from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.supervised.by_default import by_default
+from outbox_tasks.supervised.lost_tasks import LostTasks
 from outbox_tasks.worker.liveness import Liveness
-from outbox_tasks.writing.supervision import by_default
 
 
 class Resources:

@@ -9,6 +9,7 @@ from celery import Celery, signals
 
 from outbox_tasks.broker.names import MAINTAIN_TASK
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, MaintainedElsewhere, OutboxError
+from outbox_tasks.feeds.task import add_feed
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.relay.store import Store
@@ -20,7 +21,6 @@ from outbox_tasks.worker.claim_task import add_claim
 from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 from outbox_tasks.worker.drain_task import add_drain
 from outbox_tasks.worker.failed import EndFailed
-from outbox_tasks.worker.feed_task import add_feed
 from outbox_tasks.worker.message_checks import CheckMessages
 from outbox_tasks.worker.publish_task import add_publish
 from outbox_tasks.worker.reconnect import ReconnectSoon

@@ -5,9 +5,9 @@ from __future__ import annotations
 from celery import Celery
 
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.feeds import wake_feed
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.places import joined, same_place
+from outbox_tasks.feeds.nudge import wake_feed
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.nudge import Nudge, Target

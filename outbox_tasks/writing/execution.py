@@ -27,7 +27,7 @@ class Verb(NamedTuple):
     def said_to(self, dialect: str) -> str:
         """The file for a dialect. Raises `UnsupportedDialect`."""
         sql.check_dialect(dialect, sql.FEEDS if self.feed else sql.DIALECTS)
-        return self.file if dialect in sql.DIALECTS else f"feed/{sql.FEEDS[dialect]}/{self.feed}"
+        return self.file if dialect in sql.DIALECTS else f"feeds/{sql.FEEDS[dialect]}/{self.feed}"
 
 
 class DjangoConnection(Protocol):

@@ -16,9 +16,9 @@ from sqlalchemy import Engine
 from outbox_tasks import Outbox, cli
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Runs
 from outbox_tasks.relay.store.takes import Batch
 from outbox_tasks.settings import Settings
+from outbox_tasks.supervised.store import Runs
 from outbox_tasks.web import Page, Role
 from tests.claims import drain_all, take_batch
 from tests.conftest import MakeSettings, MakeStore, Rows

@@ -17,7 +17,7 @@ from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import Single
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Runs
+from outbox_tasks.supervised.store import Runs
 from tests.conftest import Rows
 from tests.integration.acting import acted
 from tests.integration.machine import CRASHED, LONG, Broker, Chance, Destination, Forgetful, Runner, Tasks, Worker

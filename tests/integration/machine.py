@@ -19,8 +19,8 @@ from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Run, Runs
 from outbox_tasks.relay.store.takes import Batch, Takes
+from outbox_tasks.supervised.store import Run, Runs
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import redis
 
 from outbox_tasks.model import content
-from outbox_tasks.relay.store.runs import Received, Run, Runs
+from outbox_tasks.supervised.store import Received, Run, Runs
 
 QUEUE = "shop"
 

@@ -18,10 +18,10 @@ import fsspec
 import pytest
 from sqlalchemy import Text, cast, func, literal, select, text
 
+from outbox_tasks.archive import export as exporting
+from outbox_tasks.archive import files as archive_files
+from outbox_tasks.archive.storage import DayStorage
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.archive import export as exporting
-from outbox_tasks.operating.archive import files as archive_files
-from outbox_tasks.operating.archive.storage import DayStorage
 from outbox_tasks.operating.retention import drop_days, export_days, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, eventually

@@ -16,9 +16,9 @@ from sqlalchemy import text
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.schema import qualified
 from outbox_tasks.feeds.source import open_source
+from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating.problems import Connections
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.web import Page, Role

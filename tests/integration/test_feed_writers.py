@@ -19,9 +19,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.broker import feeds
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.feeds import feed_begins
 from outbox_tasks.broker.names import FEED_TASK
 from outbox_tasks.errors import (
     Autocommit,
@@ -32,11 +30,13 @@ from outbox_tasks.errors import (
     NotInTransaction,
     UnsupportedDialect,
 )
+from outbox_tasks.feeds import nudge as feeds
+from outbox_tasks.feeds.bridge import bridge
+from outbox_tasks.feeds.nudge import feed_begins
 from outbox_tasks.feeds.source import open_source
-from outbox_tasks.relay.bridge import bridge
-from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.feeds.store import Feeds
+from outbox_tasks.feeds.writer import _place
 from outbox_tasks.settings import FEED_QUEUE
-from outbox_tasks.writing.feed import _place
 from outbox_tasks.writing.nudge import CLAIM, Nudge, Target
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.feed_places import DIALECTS, Place, own_place

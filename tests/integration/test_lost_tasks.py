@@ -14,9 +14,9 @@ from sqlalchemy import literal_column
 
 from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.model import Step
-from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
+from outbox_tasks.supervised.lost_tasks import LostTasks
 from tests.claims import drain_all
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.doctoring import beats
@@ -231,7 +231,7 @@ def test_the_queue_of_a_stored_task_is_in_its_row(confirming: Store, rows: Rows)
     for envelope in envelopes:
         rows.insert(2, headers={"celery-message": json.dumps(envelope)}, handed_at=seconds_from_now(-9), begun=False)
     parameters = {"asked": '[{"destination": "orders", "queue": "celery"}]', "soon": 1.0, "late": 30.0}
-    found = {row[:4] for row in confirming.ask("run/handed_over.sql", **parameters)}
+    found = {row[:4] for row in confirming.ask("supervised/handed_over.sql", **parameters)}
     assert found == {("orders", "mails", 4, 4), ("orders", None, 2, 2)}
 
 
@@ -259,7 +259,7 @@ def test_a_task_that_can_not_be_read_hides_none_of_the_others(
     ids = rows.insert(3, payload=b"{}")
     send()
     asked = json.dumps([{"destination": "orders", "queue": QUEUE}])
-    found = confirming.ask("run/handed_over.sql", asked=asked, soon=0.0, late=30.0)
+    found = confirming.ask("supervised/handed_over.sql", asked=asked, soon=0.0, late=30.0)
     assert {row.queue: row.count for row in found} == {QUEUE: 3, None: len(UNREADABLE)}
     lost.look()
     tasks.client.flushdb()
@@ -276,7 +276,7 @@ def test_a_time_at_the_end_of_the_calendar_stops_none(
     assert send() == {"handed": 3}
     rows.change(ids, locked_until=seconds_from_now(1))
     parameters = {"destination": "orders", "queue": QUEUE, "made": QUEUE, "soon": 2.0, "within": 60.0}
-    assert confirming.ask("run/wait_on.sql", **parameters, most=10)[0][0] >= 3
+    assert confirming.ask("supervised/wait_on.sql", **parameters, most=10)[0][0] >= 3
     lost.look()
     tasks.client.flushdb()
     lost.look()

@@ -16,11 +16,11 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from sqlalchemy import insert
 
+from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.problems import Connections, examine
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.telemetry.metrics.workers import WorkerMetrics

@@ -16,11 +16,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
+from outbox_tasks.archive import days
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.database.schema import VERSION, tables
 from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.migrations import upgrade, upgrade_feed
-from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.claims import take

@@ -10,11 +10,11 @@ import pytest
 import redis
 from sqlalchemy import Engine
 
+from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating.problems import Problem, Severity, examine
 from outbox_tasks.relay.claim import QUEUE_SHORT
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.doctoring import at_work, beats, found, roots, sql, tally

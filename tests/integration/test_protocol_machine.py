@@ -107,7 +107,7 @@ BUGS: dict[str, tuple[int, str, str, str]] = {
     "what is sent frees no key": (0, "deliver/sent.sql", "k.token = :token AND", "false AND"),
     "what is sent frees a key for good": (0, "deliver/sent.sql", "WHERE more RETURNING", "WHERE false RETURNING"),
     "what ends otherwise frees no key": (0, "deliver/settle.sql", "= :token\n  RETURNING", "= NULL\n  RETURNING"),
-    "a run frees no key": (0, "run/end.sql", ":schema.outbox_free(gone.destination, gone.key)", "1"),
+    "a run frees no key": (0, "supervised/end.sql", ":schema.outbox_free(gone.destination, gone.key)", "1"),
 }  # fmt: skip
 
 

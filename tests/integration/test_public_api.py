@@ -24,11 +24,11 @@ from outbox_tasks import __all__ as exported
 from outbox_tasks import signals
 from outbox_tasks.broker import names
 from outbox_tasks.cli import outbox
+from outbox_tasks.feeds.place import FeedPlace
 from outbox_tasks.outbox import Options
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination, Route
-from outbox_tasks.settings.feed import FeedPlace
 from tests.exposed import documented
 
 ROOT = Path(__file__).parents[2]

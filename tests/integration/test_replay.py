@@ -20,6 +20,7 @@ from sqlalchemy import Engine, Text, cast, func, literal
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
+from outbox_tasks.archive.replay import Replay, planned
 from outbox_tasks.errors import ReplayRefused
 from outbox_tasks.model import sibling
 from outbox_tasks.operating.messages import background
@@ -28,7 +29,6 @@ from outbox_tasks.operating.messages.acts import Done
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.operating.messages.preview import Choice, preview
-from outbox_tasks.operating.messages.replay import Replay, planned
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import take

@@ -25,14 +25,15 @@ from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Runs
-from outbox_tasks.running.supervisor import Supervisor
 from outbox_tasks.settings.operation import DAY
+from outbox_tasks.supervised.store import Runs
+from outbox_tasks.supervised.supervisor import Supervisor
 from tests.claims import drain_all
 from tests.conftest import Rows, Stream, own_stream, seconds_from_now
 from tests.integration.archived import TODAY, Archived
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database, write_in_every_way
+from tests.verbs import VERBS
 
 SCHEMA = "Outbox"
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -40,40 +41,42 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 STATEMENTS = {
     "writer": "write/cancel write/publish_once write/publish_one",
     "writer worker relay": "write/publish",
-    "worker": "run/retry write/first",
-    "worker relay": "run/begin run/end run/fail",
+    "worker": "supervised/retry write/first",
+    "worker relay": "supervised/begin supervised/end supervised/fail",
     "writer worker relay operator reader": """
-        act/now act/replay_alone claim/take_held claim/take_keys_singly claim/take_new doctor/backend doctor/grants
+        act/now archive/replay_alone claim/take_held claim/take_keys_singly claim/take_new doctor/backend doctor/grants
         doctor/hidden doctor/indexes doctor/locks doctor/prepared doctor/rights doctor/server doctor/sessions
-        doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone look/pages report/identity run/identity""",
+        doctor/settings doctor/slots doctor/vacuum feeds/durable keep/alone look/pages report/identity
+        supervised/identity""",
     "worker relay operator reader": """
         claim/next_due claim/outstanding doctor/made doctor/open_writers find/aged find/became find/dead
         find/dead_counted find/groups find/messages find/search find/states keep/missing look/archived look/sends
-        run/completed run/whereabouts""",
+        supervised/completed supervised/whereabouts""",
     "worker relay operator": """
         claim/expire claim/hold_back claim/unblock deliver/give_back deliver/vain doctor/tasks find/archived
-        find/named find/one find/originals find/payloads keep/lot keep/measured keep/rows run/end_waits run/expire
-        run/lose run/overtaken run/renew run/requeue run/unknown run/wait_on test/expire test/return_keys""",
+        find/named find/one find/originals find/payloads keep/lot keep/measured keep/rows
+        supervised/end_waits supervised/expire supervised/lose supervised/overtaken supervised/renew supervised/requeue
+        supervised/unknown supervised/wait_on test/expire test/return_keys""",
     "relay": """
         alert/compare alert/posted alert/turn
         claim/ask_drains claim/begin_drain claim/end_drain claim/recall claim/take_free claim/take_free_singly
-        claim/unroutable deliver/settle feed/bury feed/copy feed/end feed/forget feed/left feed/take inbox/forget
+        claim/unroutable deliver/settle feeds/bury feeds/copy feeds/end feeds/forget feeds/left feeds/take inbox/forget
         keep/drop keep/forget keep/turn report/beat report/stopped report/tally report/timeline""",
     "relay operator": """
         act/begun_by act/discard act/end act/one act/redrive act/renew act/take act/try
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/probe claim/suspects
-        claim/wake deliver/begin deliver/sent keep/troubles run/handed_over test/forward test/others test/own_keys
-        traffic/metered
+        claim/wake deliver/begin deliver/sent keep/troubles supervised/handed_over
+        test/forward test/others test/own_keys traffic/metered
         traffic/meters traffic/recovered traffic/tripped traffic/try_now traffic/unspent
         traffic/untried""",
     "relay operator reader": """
-        act/going alert/known claim/due claim/holders doctor/days doctor/timeline feed/states feed/wanted find/ahead
+        act/going alert/known claim/due claim/holders doctor/days doctor/timeline feeds/states feeds/wanted find/ahead
         find/at_work find/at_work_counted find/before find/elsewhere find/working keep/at_work keep/days keep/writers
         look/books look/counts look/drains look/heads look/held_keys look/present look/sample look/strays
         report/course report/heartbeats report/lately
         traffic/limits traffic/processes traffic/states""",
     "operator": """
-        act/begin act/edit act/replay audit/limit audit/open audit/pause audit/resume audit/unlimit""",
+        act/begin act/edit archive/replay audit/limit audit/open audit/pause audit/resume audit/unlimit""",
 }
 """The files of `sql/`, by the roles that may run them."""
 
@@ -248,12 +251,7 @@ class TestEachStatement:
                     assert self.may(connection, explained(f"{name}.sql")) is (kind in roles.split()), f"{kind}: {name}"
 
     def test_of_the_product_is_listed(self) -> None:
-        folder = Path(sql.__file__).parent
-        files = sorted(
-            str(path.relative_to(folder).with_suffix(""))
-            for path in folder.glob("*/*.sql")
-            if path.parent.name != "parts"
-        )
+        files = [verb.removesuffix(".sql") for verb in VERBS]
         assert sorted(name for names in STATEMENTS.values() for name in names.split()) == files
 
     @pytest.mark.parametrize("kind", KINDS)

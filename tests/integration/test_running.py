@@ -15,9 +15,9 @@ from sqlalchemy import Engine, update
 
 from outbox_tasks import Outbox
 from outbox_tasks.relay.store import Store
-from outbox_tasks.running.run import current
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.signals import dead_letter, key_blocked
+from outbox_tasks.supervised.run import current
 from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage
 from tests.claims import take
 from tests.conftest import Rows, seconds_from_now

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, text
 
 from outbox_tasks import Outbox
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.running import supervisor
+from outbox_tasks.supervised import supervisor
 from tests.conftest import Rows, eventually
 from tests.integration.running import Call, Worker, app, call, outbox, worker
 

@@ -16,7 +16,7 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Begun, Received, Run, Runs
+from outbox_tasks.supervised.store import Begun, Received, Run, Runs
 from tests.claims import drain_all, keep_house
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease

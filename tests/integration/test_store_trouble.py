@@ -24,6 +24,7 @@ from sqlalchemy.exc import OperationalError
 
 from lab.frozen import frozen
 from lab.proxy import Proxy
+from outbox_tasks.archive import days
 from outbox_tasks.database.connection import SESSION, engine_url, migrating
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.errors import (
@@ -38,7 +39,6 @@ from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
-from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.settle import settle

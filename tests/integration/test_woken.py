@@ -12,11 +12,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
+from outbox_tasks.archive.replay import Replay
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
-from outbox_tasks.operating.messages.replay import Replay
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now

@@ -153,7 +153,7 @@ class Runs:
         return Move("the claim leases {}", n, add_relay(state, Relay(n, after.attempts)))
 
     def claimed(self, row: Row) -> Row:
-        """`run/expire.sql` and `claim/expire.sql`, then a take."""
+        """`supervised/expire.sql` and `claim/expire.sql`, then a take."""
         not_started, lost = row.handed and not row.begun, row.handed and row.begun
         code = row.code or ("not_started" if not_started else "lease_expired" if row.lease else "")
         code = "worker_lost" if lost else "unsettled" if row.begun else code
@@ -244,7 +244,7 @@ class Runs:
             yield Move(f"a worker begins the run of {{}}{what}", n, running)
 
     def may_begin(self, row: Row, copy: Copy) -> bool:
-        """`run/begin.sql`."""
+        """`supervised/begin.sql`."""
         waits = row.begun != row.handed
         return row.place == "pending" and waits and row.content == copy.content
 
@@ -293,11 +293,11 @@ class Runs:
             yield Move(f"the body of {{}} {what}", n, ended, actor=run)
 
     def may_end(self, row: Row, run: Run) -> bool:
-        """The fence of `run/end.sql` and the others."""
+        """The fence of `supervised/end.sql` and the others."""
         return row.place == "pending" and run.current and row.lease == "run" and row.begun
 
     def may_renew(self, row: Row, run: Run) -> bool:
-        """`run/renew.sql`."""
+        """`supervised/renew.sql`."""
         return self.may_end(row, run)
 
     def end(self, rest: State, n: int, row: Row, run: Run) -> Move:

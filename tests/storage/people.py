@@ -44,8 +44,8 @@ class Acting(Database):
         """The ids of the copies that were written."""
         said = {"row": json.dumps(copies), "place": json.dumps({"place": place}), "entry": entry}
         with self.transaction() as run:
-            run("act/replay_alone.sql")
-            rows = run("act/replay.sql", **said, person=by.who, reason=by.why, token=None, duration=0.0)
+            run("archive/replay_alone.sql")
+            rows = run("archive/replay.sql", **said, person=by.who, reason=by.why, token=None, duration=0.0)
             return {row.id for row in rows if row.id is not None}
 
 

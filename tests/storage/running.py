@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Run, Runs
 from outbox_tasks.relay.store.takes import Batch
+from outbox_tasks.supervised.store import Run, Runs
 from tests.claims import take_batch
 from tests.storage.conftest import Box
 

@@ -21,7 +21,7 @@ from tests.storage.conftest import Box
 BRIDGE = """
 import json, random, sys, time
 from outbox_tasks.feeds.source import open_source
-from outbox_tasks.relay.bridge import bridge
+from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.relay.store import Store, feeds
 from outbox_tasks.settings import Settings
 feeds.HOLD, feeds.LONGEST_PAUSE = 0.2, 0.1  # shorter than a run: leases are lost, and bridges overlap

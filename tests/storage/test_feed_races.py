@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.source import Row, Source
-from outbox_tasks.relay.bridge import bridge
+from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds
 from tests.integration.feed_sources import Place, Race, made, place
 from tests.storage.conftest import Box
 from tests.storage.test_drain import storage as storage

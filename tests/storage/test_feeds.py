@@ -18,14 +18,14 @@ from click.testing import CliRunner
 from outbox_tasks.cli import outbox as commands
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
+from outbox_tasks.feeds.bridge import Bridged, bridge, bridge_all
+from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.source import Row, Source, open_source
+from outbox_tasks.feeds.store import Copy, Feeds
 from outbox_tasks.model import Step
-from outbox_tasks.relay.bridge import Bridged, bridge, bridge_all
 from outbox_tasks.relay.drain_all import drain_all
-from outbox_tasks.relay.feed_list import FeedList
 from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Copy, Feeds
 from tests.conftest import MakeSettings
 from tests.storage.conftest import Box
 from tests.storage.test_drain import Receiver, drained
@@ -160,7 +160,7 @@ def test_what_only_the_database_refuses_is_found_by_halving(box: Box, feeds: Fee
 def test_rows_that_are_too_much_for_one_statement_are_copied_a_few_at_a_time(
     box: Box, app: App, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.relay.bridge.LARGEST_COPY", 4_000)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.LARGEST_COPY", 4_000)
     written = app.write(3) + app.write(1, text="x" * 5_000) + app.write(20, text="y" * 500)
     store = Store.connect(settings(database_schema=box.schema))
     sizes: list[int] = []
@@ -229,7 +229,7 @@ def test_odd_ids_and_numbers_stop_nobody(box: Box, feeds: Feeds, app: App, stora
 def test_a_row_of_any_size_is_copied_or_dead(
     box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch, long: dict[str, Any], why: str
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.relay.feed_rows.MAX_PAYLOAD", 5_000_000)
+    monkeypatch.setattr("outbox_tasks.feeds.rows.MAX_PAYLOAD", 5_000_000)
     first, [large], last = app.write(1), app.write(1, **long), app.write(1)
     assert run(feeds, app.source, storage) == Bridged(copied=3, dead=1)
     assert ids(box) == [*first, large, *last]
@@ -373,7 +373,7 @@ def test_what_was_copied_is_forgotten_only_once_it_is_deleted(box: Box, feeds: F
 
 def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """But it copies something, however slow the source is."""
-    monkeypatch.setattr("outbox_tasks.relay.bridge.BATCH", 5)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.BATCH", 5)
     app.write(20)
     done = bridge(feeds, app.source, storage.settings, longest=0.0)
     assert (done.copied, done.more) == (5, True)
@@ -389,7 +389,7 @@ def relayed(store: Store, receiver: Receiver) -> Counter[Step]:
 def test_a_drain_sends_between_two_copies_of_a_large_feed(
     app: App, storage: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.relay.bridge.BATCH", 5)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.BATCH", 5)
     monkeypatch.setattr("outbox_tasks.relay.drain_all.LONGEST", 0.0)
     written = app.write(20)
     store = Store.connect(settings(database_schema=storage.settings.database_schema, feeds={"shop": {"url": app.url}}))

@@ -13,7 +13,7 @@ import pytest
 
 from outbox_tasks.operating.messages.find import LAST
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Run
+from outbox_tasks.supervised.store import Run
 from tests.storage.conftest import Box
 from tests.storage.filled import as_the_relay, fill, planned
 from tests.storage.people import Finding, Looked, Wanted
@@ -172,9 +172,9 @@ class TestPlans:
         fill(box, self.SENT, self.WORK)
         id = str(box.value("SELECT id FROM outbox_messages WHERE seq = %s", self.SENT + self.WORK - 1))
         asked: Sequence[tuple[str, dict[str, Any]]] = (
-            ("run/whereabouts.sql", {"ids": [id]}),
-            ("run/completed.sql", {"id": id, "committed": True}),
-            ("run/begin.sql", begin_of(Run(id, id))),
+            ("supervised/whereabouts.sql", {"ids": [id]}),
+            ("supervised/completed.sql", {"id": id, "committed": True}),
+            ("supervised/begin.sql", begin_of(Run(id, id))),
         )
         for verb, parameters in asked:
             whole, pages = planned(box, verb, **parameters)

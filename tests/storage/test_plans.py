@@ -28,7 +28,7 @@ SPAN = [{"priority": rank, "weight": 1, "xid": "0", "seq": 0, "until": str(2**63
 HOPS = """
 claim/due.sql claim/take_free.sql claim/take_new.sql claim/take_held.sql claim/take_free_singly.sql
 claim/take_keys_singly.sql claim/expire.sql claim/wake.sql claim/next_due.sql claim/unroutable.sql deliver/begin.sql
-deliver/sent.sql deliver/settle.sql run/expire.sql"""
+deliver/sent.sql deliver/settle.sql supervised/expire.sql"""
 
 
 def fill_hops(box: Box) -> list[int]:
@@ -103,7 +103,7 @@ def hops(seqs: list[int]) -> list[tuple[str, int, dict[str, Any]]]:
         ("deliver/begin.sql", 4000, {**fence, "holder": "me", "hold": 40.0, "largest": 1 << 20}),
         ("deliver/sent.sql", 8000, {**fence, "keys": [f"l{seq}" for seq in seqs], "count": BATCH}),
         ("deliver/settle.sql", 18_000, {**fence, **verdict}),
-        ("run/expire.sql", 200, {"most": 100}),
+        ("supervised/expire.sql", 200, {"most": 100}),
     ]
 
 

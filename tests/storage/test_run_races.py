@@ -17,8 +17,8 @@ import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome, content
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Begun, Run, Runs
 from outbox_tasks.relay.store.takes import Batch
+from outbox_tasks.supervised.store import Begun, Run, Runs
 from tests.conftest import MakeSettings, eventually
 from tests.storage.conftest import Box
 from tests.storage.race import Died, Transaction, race
@@ -80,7 +80,7 @@ def test_of_two_copies_one_begins(
     else:
         sending(storage)
     with somebody(box) as other:
-        assert len(box.run("run/begin.sql", other, **begin_of(run_of(box, 1)))) == 1
+        assert len(box.run("supervised/begin.sql", other, **begin_of(run_of(box, 1)))) == 1
         second: Future[Begun | None] = pool.submit(runs.begin, run_of(box, 1), SAME, 60)
         eventually(waits(box))
         if first_commits:
@@ -96,7 +96,7 @@ def test_two_tasks_of_a_batch_begin_at_once(box: Box, storage: Store, runs: Runs
     box.write(3)
     batch = sending(storage)
     with somebody(box) as other:
-        box.run("run/begin.sql", other, **begin_of(run_of(box, 1)))
+        box.run("supervised/begin.sql", other, **begin_of(run_of(box, 1)))
         second = pool.submit(begun, box, runs, 2)
         eventually(waits(box))
         other.commit()
@@ -126,7 +126,7 @@ def test_the_relay_settles_while_a_copy_begins(box: Box, storage: Store, pool: T
     box.write(count)
     batch = sending(storage)
     with somebody(box) as worker:
-        assert len(box.run("run/begin.sql", worker, **begin_of(run_of(box, 1)))) == 1
+        assert len(box.run("supervised/begin.sql", worker, **begin_of(run_of(box, 1)))) == 1
         settled = pool.submit(storage.settle, batch.token, "orders", handed(batch))
         eventually(waits(box))
         worker.commit()
@@ -142,7 +142,7 @@ def test_a_run_that_is_just_ending_is_not_taken_back(box: Box, storage: Store, r
     run = begun(box, runs, 1)
     run_out(box)
     with somebody(box) as application:
-        assert len(box.run("run/end.sql", application, **ending(run))) == 1
+        assert len(box.run("supervised/end.sql", application, **ending(run))) == 1
         assert hand_over(storage) == 0
         if not commits:
             application.rollback()
@@ -159,7 +159,7 @@ def test_a_run_that_is_just_taken_back_does_not_end(
     run = begun(box, runs, 1)
     run_out(box)
     with somebody(box) as claim:
-        assert [row[1] for row in box.run("run/expire.sql", claim, most=10)] == ["worker_lost"]
+        assert [row[1] for row in box.run("supervised/expire.sql", claim, most=10)] == ["worker_lost"]
         end = pool.submit(runs.done, run)
         eventually(waits(box))
         claim.commit()
@@ -175,7 +175,7 @@ def test_what_is_held_while_the_run_before_it_ends_is_not_forgotten(
     hand_over(storage)
     run = begun(box, runs, 1)
     with somebody(box) as application:
-        box.run("run/end.sql", application, **ending(run))
+        box.run("supervised/end.sql", application, **ending(run))
         box.write(2, key="a")
         assert hand_over(storage) == 0
         if not commits:

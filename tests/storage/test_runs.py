@@ -10,8 +10,8 @@ import pytest
 
 from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Run, Runs
 from outbox_tasks.settings import Settings
+from outbox_tasks.supervised.store import Run, Runs
 from tests.claims import keep_house, take
 from tests.conftest import MakeSettings
 from tests.storage.conftest import AT_WORK, Box
@@ -320,10 +320,10 @@ class TestInTheTransactionOfTheApplication:
         run = begun(box, runs, 1)
         before = everything(box)
         with psycopg.connect(box.url) as application:
-            assert len(box.run("run/end.sql", application, **ending(run, message()))) == 1
-            assert box.run("run/completed.sql", application, id=run.id, committed=False) == [(True,)]
+            assert len(box.run("supervised/end.sql", application, **ending(run, message()))) == 1
+            assert box.run("supervised/completed.sql", application, id=run.id, committed=False) == [(True,)]
             application.rollback()
-            assert box.run("run/completed.sql", application, id=run.id, committed=False) == []
+            assert box.run("supervised/completed.sql", application, id=run.id, committed=False) == []
         assert everything(box) == before
         assert runs.done(run)
 
@@ -335,11 +335,11 @@ class TestInTheTransactionOfTheApplication:
         hand_over(storage)
         with psycopg.connect(box.url) as application:
             application.execute("SAVEPOINT here")
-            assert len(box.run("run/end.sql", application, **ending(run, message()))) == 1
+            assert len(box.run("supervised/end.sql", application, **ending(run, message()))) == 1
             application.execute("ROLLBACK TO here")
-            assert box.run("run/completed.sql", application, id=run.id, committed=False) == []
-            assert len(box.run("run/end.sql", application, **ending(run))) == 1
-            assert box.run("run/end.sql", application, **ending(run)) == []
+            assert box.run("supervised/completed.sql", application, id=run.id, committed=False) == []
+            assert len(box.run("supervised/end.sql", application, **ending(run))) == 1
+            assert box.run("supervised/end.sql", application, **ending(run)) == []
         assert [box.where(seq) for seq in (1, 2)] == [["sent"], ["held"]]
         assert hand_over(storage) == 1
         box.check_books()
@@ -357,7 +357,7 @@ class TestInTheTransactionOfTheApplication:
             box.write(1, key="a")
             assert hand_over(storage) == 0
             assert box.where(2) == ["held"]
-            assert len(box.run("run/end.sql", application, **ending(run))) == 1
+            assert len(box.run("supervised/end.sql", application, **ending(run))) == 1
         assert anything_due(storage)
         assert hand_over(storage) == 1
         assert box.where(2) == ["runs"]

@@ -1,10 +1,9 @@
-"""The SQL files , as a server and as a reader see them."""
+"""The SQL files, as a server and as a reader see them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,9 +11,7 @@ from sqlalchemy import Engine
 
 from outbox_tasks import sql
 from tests.storage.conftest import Box, own_box
-
-FOLDER = Path(sql.__file__).parent
-VERBS = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.sql") if path.parent.name != "parts")
+from tests.verbs import VERBS
 
 
 @pytest.fixture(scope="module")

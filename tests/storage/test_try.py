@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from outbox_tasks.model import Outcome, Step, Verdict
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Runs
+from outbox_tasks.supervised.store import Runs
 from tests.claims import begin, keep_house, take
 from tests.conftest import MakeSettings, eventually
 from tests.storage.conftest import Box

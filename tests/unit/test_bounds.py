@@ -13,9 +13,9 @@ from pydantic.fields import FieldInfo
 
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.feeds.place import FeedPlace
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.settings.feed import FeedPlace
 
 INT32 = 2**31 - 1
 AGES = {"max_age", "confirm_within", "inbox_retention", "archive_retention", "stale_after"}

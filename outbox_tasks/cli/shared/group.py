@@ -14,6 +14,7 @@ import click
 
 from outbox_tasks.cli.shared.output import JSON, echo_json
 from outbox_tasks.errors import OutboxError
+from outbox_tasks.satellites import satellites
 from outbox_tasks.text import printable
 
 
@@ -43,7 +44,13 @@ class Group(Plain):
         self, *args: Any, sections: Mapping[str, Mapping[str, str]], files: Mapping[str, str], **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        self._sections, self._files = sections, files
+        self._sections = {title: dict(purposes) for title, purposes in sections.items()}
+        names = [name for purposes in sections.values() for name in purposes]
+        self._modules = {name: f"outbox_tasks.cli.{files.get(name, name)}" for name in names}
+        for each in satellites().values():
+            for name, command in each.commands.items():
+                self._sections[command.section][name] = command.purpose
+                self._modules[name] = command.module
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in self._sections.values() for name in names]
@@ -51,7 +58,7 @@ class Group(Plain):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        members = vars(import_module(f"outbox_tasks.cli.{self._files.get(cmd_name, cmd_name)}")).values()
+        members = vars(import_module(self._modules[cmd_name])).values()
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()  # what is loaded stays: to look through it took a fifth of a command's start
             gc.enable()

@@ -12,11 +12,11 @@ from outbox_tasks import __version__
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.cli.shared.problems_shown import shown
 from outbox_tasks.database.schema import VERSION
+from outbox_tasks.feeds.store import FeedState
 from outbox_tasks.operating.audit import under_way
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.overview import DestinationStatus, cut
 from outbox_tasks.operating.status import STATES, Status, feed_state
-from outbox_tasks.relay.store.feeds import FeedState
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import many, number, one_line, span
 

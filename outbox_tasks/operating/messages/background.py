@@ -20,10 +20,10 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
+from outbox_tasks.archive import replay
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActBegun, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages import replay
 from outbox_tasks.operating.messages.acts import Action, Done, Steps, steps
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store.processes import holder

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import where
+from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating.audit import deed
-from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.text import many, moment, one_line, redacted, shell_line, some, span
 
 OPEN_FOR = 1.0

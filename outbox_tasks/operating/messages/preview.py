@@ -9,12 +9,12 @@ from math import inf
 from typing import Any
 from uuid import UUID
 
+from outbox_tasks.archive.replay import Replay, planned
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating import audit, overview
 from outbox_tasks.operating.messages import waits
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter
-from outbox_tasks.operating.messages.replay import Replay, planned
 
 SENDS = ("redrive", "try", "replay")
 """Acts after which messages are due."""

@@ -6,22 +6,20 @@ from outbox_tasks.operating.problems import (
     broker,
     database,
     destinations,
-    feeds,
     limits,
     periodic,
     rights,
     sends,
     tables,
-    tasks,
     transactions,
     waiting,
     workers,
 )
 from outbox_tasks.operating.problems.site import Check
+from outbox_tasks.satellites import satellites
 
 DATABASE, TABLES, TRANSACTIONS = "Database", "Tables", "Transactions of others"
 BROKER, WORKERS, MESSAGES, DESTINATIONS = "Broker", "Workers", "Messages", "Destinations"
-TASKS, FEEDS = "Celery tasks", "Feeds"
 
 SETTINGS, CHECK_FAILED, WORKER_LOST = "settings", "check_failed", "worker_lost"
 """Codes of problems that no check yields: the settings are refused, a check failed, or the worker that `health` asks
@@ -93,14 +91,7 @@ CHECKS = (
           needs=("counts", "broker")),
     Check(MESSAGES, "what is claimed is sent", waiting.silent, {"silent"}, needs=("counts",)),
     Check(MESSAGES, "nothing has been due for long", waiting.stale, {"stale"}, needs=("counts",)),
-    Check(FEEDS, "their rows are copied in time", feeds.copied, {"feed_fails", "feed_late"}, needs=("tables",)),
-    Check(FEEDS, "their sources can be read", feeds.sources, {"feed_list", "feed_away"}, needs=("tables",), deep=True),
-    Check(TASKS, "workers know the tasks that they get", tasks.unknown, {"task_unknown"}, needs=("tables",)),
-    Check(TASKS, "workers know the tasks of their queues", tasks.unregistered, {"task_unknown"}, needs=("tables",),
-          uses=("broker",), deep=True),
-    Check(TASKS, "calls are stored", tasks.stored, {"always_eager"}),
-    Check(TASKS, "supervised tasks have a broker of their own", tasks.brokers, {"tasks_with_the_relay"}, deep=True),
-    Check(TASKS, "supervised tasks begin", tasks.begun, {"tasks_unsupervised", "tasks_wait"}, needs=("tables",)),
+    *(check for each in satellites().values() for check in each.checks()),
 )  # fmt: skip
 
 SUBJECTS = tuple(dict.fromkeys(check.subject for check in CHECKS))

@@ -16,6 +16,7 @@ from celery import Celery
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.database.schema import qualified
+from outbox_tasks.feeds.store import Feeds, FeedState
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.overview import Destinations
@@ -23,7 +24,6 @@ from outbox_tasks.operating.problems.answer import BrokerAnswer, Silence
 from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.feeds import Feeds, FeedState
 from outbox_tasks.settings import Settings
 
 T = TypeVar("T")

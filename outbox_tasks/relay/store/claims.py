@@ -105,7 +105,7 @@ class Claims(Database):
         *rows, looked = self.ask("claim/expire.sql", most=LEASES_AT_ONCE, messages=MESSAGES_AT_ONCE, since=since)
         if looked.leases < LEASES_AT_ONCE and len(rows) < MESSAGES_AT_ONCE:
             self._no_end_before = looked.at - FREED_LATELY
-        rows += self.ask("run/expire.sql", most=MESSAGES_AT_ONCE)
+        rows += self.ask("supervised/expire.sql", most=MESSAGES_AT_ONCE)
         self.expired.update((row.destination, row.cause) for row in rows)
         woken = self.ask("claim/wake.sql", most=MESSAGES_AT_ONCE)[0].count
         return bool(looked.leases or rows or woken)

@@ -1,0 +1,79 @@
+"""`outbox-tasks replay`: send messages of the archive again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import click
+
+from outbox_tasks.archive.replay import Replay
+from outbox_tasks.cli.shared.acts import check_choice, do
+from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating.messages.find import ARCHIVED
+from outbox_tasks.operating.messages.preview import Choice
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer releases of click
+    """A time as in ISO 8601; without a zone: UTC."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time: write 2026-11-22, or 2026-11-22T15:30 (in UTC)", param, ctx)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=click.UUID)
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(ARCHIVED),
+    help="Only this state; may be given again. Without it: sent.",
+)  # fmt: skip
+@filter_options
+@click.option("--since", type=Moment(), metavar="TIME", help="Sent from then on: 2026-11-22, 2026-11-22T15:30 (UTC).")
+@click.option("--until", type=Moment(), metavar="TIME", help="Sent until then.")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--to", metavar="NAME", help="To this destination, not to that of each message.")
+@click.option("--new-ids", is_flag=True, help="Consumers take them as new messages, not as repetitions.")
+@limit_and_rate
+@click.option("--resume", "entry", type=int, metavar="NO", help="Go on with a replay that was stopped: its audit no.")
+@act_options
+def replay(ids: tuple[UUID, ...], entry: int | None, rate: float | None, options: ActOptions, **given: Any) -> None:
+    """Send messages of the archive again: these IDS, or all that match the filters.
+
+    Copies are written behind all that waits, in their old order. They have the headers `replayed` and `replayed-id`.
+    A copy keeps its id, so that consumers drop what they have; with --new-ids they take all of it again. Ctrl-C stops
+    after the current batch, and --resume goes on there. Exit code 1 if it was stopped.
+    """
+    chosen = any(value for value in (ids, *given.values()))
+    if entry is not None and chosen:
+        raise click.UsageError("--resume takes its filters from the audit: give only --rate with it")
+    with open_store() as store:
+        wanted = _wanted(ids, **given) if entry is None else Replay.resumed(store, entry)
+        options = replace(options, rate=rate, limit=wanted.limit)
+        do(store, Choice("replay", wanted.filter, wanted.ids, wanted), options)
+
+
+def _wanted(
+    ids: tuple[UUID, ...],
+    states: tuple[str, ...],
+    error: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    everything: bool,
+    to: str | None,
+    new_ids: bool,
+    limit: int | None,
+    **filters: Any,
+) -> Replay:
+    filtered = any(value is not None for value in (error, since, until, *filters.values())) or bool(states)
+    check_choice("replay: IDS, filters such as --since", ids, everything or filtered, limit)
+    wanted = as_filter(states or ("sent",), error, **filters)
+    return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), to, new_ids, limit=limit)

@@ -1,0 +1,166 @@
+"""The tasks of `celery://` destinations: whether the workers that get them know them, and whether somebody runs those
+that are supervised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from outbox_tasks.broker.task_broker import app_of
+from outbox_tasks.database.activity import LATE
+from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
+from outbox_tasks.operating.problems.problem import Problem, error, first_ones, warning
+from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Check, Problems, Site
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import many, shell_line, some, span
+from outbox_tasks.writing.eager import REMEDY, eager
+
+NEWEST_MESSAGES = 1_000
+"""Workers are asked about the tasks of so many messages."""
+
+SUPERVISE = (
+    "Start a worker of the application that serves it, and whose module calls outbox.supervise(app).\n"
+    "Compare OUTBOX_DATABASE_URL and OUTBOX_DATABASE_SCHEMA there with the ones here."
+)
+
+
+def unknown(site: Site) -> Problems:
+    """Whether supervised workers got tasks that they don't know. They say so in their heartbeats."""
+    tasks = sorted(site.heartbeats.unknown_tasks.items())
+    yield from first_ones(tasks, lambda pair: _unknown(*pair), "task")
+
+
+def unregistered(site: Site) -> Problems:
+    """Whether each worker knows the tasks that go to its queues. It asks the workers, so also those that don't
+    supervise."""
+    celery = _celery(site)
+    asked: dict[str, set[tuple[str, str]]] = {name: set() for name in celery}
+    for name, destination in celery.items():
+        if task := destination.option("task"):
+            asked[name].add((task, destination.queue))
+    for row in site.look("tasks", asked=list(celery), most=NEWEST_MESSAGES):
+        made = celery[row.destination].option("task") or row.event
+        asked[row.destination].add((row.task or made, row.queue or celery[row.destination].queue))
+    lacking: dict[str, set[str]] = {}
+    for name, tasks in asked.items():
+        workers = _workers(site, celery[name]) if tasks else ()
+        for task, queue in tasks:
+            for worker in workers:
+                if queue in worker.queues and worker.tasks is not None and task not in worker.tasks:
+                    lacking.setdefault(task, set()).add(worker.name)
+    known = site.heartbeats.unknown_tasks
+    others = [(task, sorted(lacking[task])) for task in sorted(lacking) if task not in known]
+    yield from first_ones(others, lambda pair: _unknown(*pair), "task")
+
+
+def _unknown(task: str, workers: Sequence[str]) -> Problem:
+    return error(
+        "task_unknown",
+        f"{some(workers)} takes from the queue of {task}, and does not know this task.",
+        "Celery throws such a task away ('Received unregistered task'). If it is supervised, it is sent again until a "
+        "worker knows it; if not, it is lost.",
+        "Let the worker's app import the module of the task (include=…, autodiscover_tasks()), or correct the name or "
+        f"the queue of the call. Then send what was lost again:\n{shell_line('replay', '--type', task)}",
+        which=task,
+    )
+
+
+def begun(site: Site) -> Problems:
+    """Whether tasks that were handed over begin to run."""
+    celery = _celery(site)
+    if not celery:
+        return
+    asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery.items()])
+    waiting = site.store.ask("supervised/handed_over.sql", asked=asked, soon=0.0, late=LATE)
+    supervising = site.heartbeats.supervising
+    served = {queue for worker in supervising if worker.alive for queue in worker.queues}
+    lost = {queue: worker.age for worker in supervising if not worker.alive for queue in worker.queues}
+    unserved = {queue: age for queue, age in lost.items() if queue not in served}
+    counts: dict[str, int] = {}
+    for row in waiting:
+        queue = row.queue or "?"
+        if (row.queue and row.queue not in served) or not served:
+            counts[queue] = counts.get(queue, 0) + row.count
+            unserved.setdefault(queue, min(lost.values(), default=row.oldest))
+        elif row.oldest > site.settings.stale_after:
+            yield warning(
+                "tasks_wait",
+                f"{many(row.count, 'task')} of {row.destination} wait in the queue {queue}, the first for "
+                f"{span(row.oldest)}" + (f"; sent again: {row.again:,}." if row.again else "."),
+                f"That is more than stale_after ({site.settings.stale_after:g} s). The workers are busy, or have lost "
+                "the broker.",
+                "Start more of the application's workers; see what they do:\n"
+                + shell_line("list", "--destination", row.destination, "--state", "running"),
+                which=row.destination,
+                since=row.oldest,
+                how_many=row.count,
+            )
+    if unserved:
+        yield _unsupervised(unserved, counts, served, ever=bool(supervising))
+
+
+def _unsupervised(unserved: Mapping[str, float], counts: Mapping[str, int], served: set[str], ever: bool) -> Problem:
+    names = ", ".join(sorted(queue for queue in unserved if queue != "?")) or "of the tasks"
+    since, waiting = min(unserved.values()), sum(counts.values())
+    last = f"one was last seen {span(since)} ago" if ever else "none was ever seen"
+    others = f" Those alive serve {', '.join(sorted(served))}." if served else ""
+    wait = f", and {many(waiting, 'task')} {'waits' if waiting == 1 else 'wait'} there" if waiting else ""
+    return error(
+        "tasks_unsupervised",
+        f"No worker with supervise serves the queue {names} ({last}){wait}.{others}",
+        "Without a worker the tasks wait. A worker without supervise runs them and tells nobody, so they are sent "
+        "again after confirm_within, and run again.",
+        SUPERVISE,
+        which=names,
+        since=since,
+        how_many=waiting or None,
+    )
+
+
+def brokers(site: Site) -> Problems:
+    """Whether supervised tasks have a broker of their own."""
+    for name, destination in _celery(site).items():
+        if destination.confirm == "run" and destination.takes_the_relays_broker:
+            yield warning(
+                "tasks_with_the_relay",
+                f"{name} hands its tasks to the relay's own broker.",
+                "A flush, a full memory or a short visibility timeout hits the application's tasks and the relay at "
+                "once. No task is lost by that, but all of them wait.",
+                f"Name the application's broker in the URL of {name}: celery://?broker=redis://…",
+                which=name,
+            )
+
+
+def stored(site: Site) -> Problems:
+    """Whether calls of tasks are stored, and not run at once."""
+    if site.installed and (fact := eager(site.installed)):
+        yield warning("always_eager", fact, "Nobody repeats a task that fails or is killed there.", REMEDY)
+
+
+def _celery(site: Site) -> dict[str, Destination]:
+    return {name: each for name, each in site.settings.destinations.items() if each.scheme == "celery"}
+
+
+def _workers(site: Site, destination: Destination) -> Sequence[Worker]:
+    """The workers that answer on the broker of a destination; none, if it can't be reached: another check says so."""
+    if destination.takes_the_relays_broker and "broker" in site.reached:
+        return site.workers
+    app = app_of(destination, site.settings.model_copy(update={"send_timeout": 2 * ANSWER_SECONDS}))
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1)
+            return ask_workers(app, connection) if connection.supports_exchange_type("fanout") else ()
+    except app.trouble:
+        return ()
+    finally:
+        app.close()
+
+
+CHECKS = (
+    Check("Celery tasks", "workers know the tasks that they get", unknown, {"task_unknown"}, needs=("tables",)),
+    Check("Celery tasks", "workers know the tasks of their queues", unregistered, {"task_unknown"}, needs=("tables",),
+          uses=("broker",), deep=True),
+    Check("Celery tasks", "calls are stored", stored, {"always_eager"}),
+    Check("Celery tasks", "supervised tasks have a broker of their own", brokers, {"tasks_with_the_relay"}, deep=True),
+    Check("Celery tasks", "supervised tasks begin", begun, {"tasks_unsupervised", "tasks_wait"}, needs=("tables",)),
+)  # fmt: skip

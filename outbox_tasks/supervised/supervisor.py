@@ -1,0 +1,228 @@
+"""Begins and ends the runs of an app's supervised tasks, in the processes that run them."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from itertools import chain, repeat
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from celery import Celery, states
+from celery.exceptions import Ignore, MaxRetriesExceededError
+
+from outbox_tasks.broker.places import joined
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxError, SchemaMissing
+from outbox_tasks.per_process import PerProcess
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from outbox_tasks.signals import dead_letter, key_blocked, task_ran
+from outbox_tasks.supervised.run import Copy, SupervisedRun
+from outbox_tasks.supervised.store import Begun, Received, Run, Runs
+from outbox_tasks.text import said, without_secrets
+from outbox_tasks.wire.celery_message import RUN
+from outbox_tasks.writing.broker_nudge import broker_nudge
+from outbox_tasks.writing.capture import direct, supervised
+from outbox_tasks.writing.rows import Row
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+WAITS = (0.1, 0.3, 0.6, 1.0)
+"""Seconds between tries while the database is away; the last one repeats."""
+
+BEGIN_PATIENCE, END_PATIENCE = 3.0, 15.0
+"""Seconds to try for. A task that could not begin goes back to the broker; one that could not end must run again."""
+
+CANNOT = "this worker can't run supervised tasks, and puts them off: %s"
+
+PUT_OFF = 10.0
+"""Seconds after which a task that could not begin is tried again."""
+
+AWAY = (DatabaseUnavailable, SchemaMissing, ConfigurationError)
+"""Also: no rights, an older schema, and no database that is configured."""
+
+
+class Supervisor:
+    """One for an app."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self.nudge = broker_nudge(settings, app)
+        self._runs = PerProcess(self._connect, lambda parents: parents[0].engine.dispose(close=False))
+
+    @cached_property
+    def broker(self) -> str:
+        """Where the app's workers get their tasks. Kept, because Celery's configuration takes long to read."""
+        return joined(self.app.conf.broker_write_url)
+
+    def _connect(self) -> tuple[Runs, str]:
+        runs = Runs.connect(self.settings)
+        try:
+            return runs, runs.identity()
+        except BaseException:
+            runs.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        if (opened := self._runs.take()) is not None:
+            opened[0].close()
+
+    def check(self) -> bool:
+        """Log an error if this worker can't run supervised tasks. It runs its other tasks all the same. False: it has
+        no database, so it can't run them later either."""
+        try:
+            runs = Runs.connect(self.settings)
+        except ConfigurationError as error:
+            log.error(CANNOT, error)
+            return False
+        nobody = Run(str(uuid4()), str(uuid4()))
+        try:
+            Store(runs.engine, self.settings).check_version()
+            for use in (runs.lose, runs.renew):  # finds no row, but needs the rights
+                use({nobody: 1.0})
+            runs.done(nobody)
+        except OutboxError as error:
+            log.error(CANNOT, error)
+        finally:
+            runs.close()
+        return True
+
+    def begin(self, task: Any, copy: Copy | None) -> None:
+        """Begin the run of a copy; `Ignore`, if it is not to run here and now. None: its header can't be read."""
+        if copy is None:
+            log.error("task %s is not run: this worker can't read its header %r", task.request.id, RUN)
+            raise Ignore
+        run = copy.run
+        try:
+            received = Received(task.name, task.request.id, copy.body)
+            begun = _patiently(partial(self._begin, run, copy, received), BEGIN_PATIENCE)
+        except AWAY as error:
+            self._put_off(task, error)
+            raise Ignore from None
+        supervised.set(SupervisedRun(self.settings, self.nudge, run, task, begun))
+
+    def _begin(self, run: Run, copy: Copy, received: Received, again: bool) -> Begun | None:
+        """Returns what the row said, if that is known. Nothing runs unless the database says so."""
+        runs, identity = self._runs.get()
+        if copy.of != identity:
+            text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
+            log.error(text, copy.id, copy.of, identity)
+            raise Ignore
+        begun = runs.begin(run, copy.content, copy.lease, received=received)
+        if begun is not None:
+            return begun
+        where = runs.whereabouts(copy.id)
+        if again and where is not None and runs.renew({run: copy.lease}):
+            return None  # the first try has begun it, and its answer was lost
+        state, by = where or ("forgotten", None)
+        log.info("a copy of task %s is not run: the task is %s%s", copy.id, state, f" ({by})" if by else "")
+        raise Ignore
+
+    def _put_off(self, task: Any, error: Exception) -> None:
+        """Send a copy to the queue that this one came from."""
+        request = task.request
+        log.error("task %s waits for %g s, because it can't begin: %s", request.id, PUT_OFF, error)
+        headers = {**(request.headers or {}), RUN: vars(request)[RUN]}
+        try:
+            with direct():
+                task.signature_from_request(request, countdown=PUT_OFF, headers=headers).apply_async()
+        except Exception:
+            log.exception("task %s could not be put off; the relay sends it again when its time is over", request.id)
+
+    def end(self, run: SupervisedRun, state: str | None, retval: Any) -> None:
+        """Record how a run ended, and write what follows it."""
+        following = run.rows if state != states.RETRY else []
+        facts = {"destination": run.destination, "state": state, "waited": run.waited, "seconds": run.ran}
+        task_ran.send(sender=self.app, task=run.task.name, **facts)
+        try:
+            ours = _patiently(partial(self._end, run, state, retval), END_PATIENCE)
+        except AWAY as error:
+            text = "the end of task %s (%s) could not be recorded, so it will run again: %s"
+            log.error(text, run.request.id, state, error)
+            return
+        if not ours and run.completed:
+            if state != states.SUCCESS:
+                log.warning("task %s ended as %s after it was completed, which counts", run.request.id, state)
+        elif not ours:
+            text = "task %s ended as %s, but its lease had run out: the task runs again, or has run again"
+            log.warning(text, run.request.id, state)
+        elif (following or run.frees_key) and self.nudge is not None:
+            self.nudge()
+
+    def _end(self, run: SupervisedRun, state: str | None, retval: Any, again: bool) -> bool:
+        runs, _ = self._runs.get()
+        if run.unwritable is not None:
+            return self._die(runs, run, *_described(run.unwritable))
+        if state == states.SUCCESS or (state == states.IGNORED and run.replaced):
+            ended = runs.done(run.run, run.rows, run.returned(retval))
+        elif state == states.FAILURE:
+            ended = self._die(runs, run, *_described(retval), run.rows)
+        elif state == states.RETRY:
+            ended = self._retry(runs, run, retval)
+        elif state == states.IGNORED:
+            ended = runs.discard(run.run, "ignored", said(retval) if retval.args else "the task raised Ignore")
+        elif state == states.REJECTED and not retval.requeue:
+            ended = runs.discard(
+                run.run, "rejected", said(retval.reason) if retval.reason else "the task raised Reject"
+            )
+        elif state == states.REJECTED:
+            ended = runs.requeue(run.run, self._within(run) if run.task.acks_late else 0.0)
+        else:
+            ended = bool(runs.lose([run.run]))  # the process is ending
+        return ended or (again and runs.whereabouts(run.run.id) is None)
+
+    def _retry(self, runs: Runs, run: SupervisedRun, retval: Any) -> bool:
+        code, error, trace = _described(retval.exc or retval)
+        copy = run.retry
+        if copy is None:
+            return self._die(runs, run, code, f"it raised Retry, but sent no copy of itself: {error}", trace)
+        due = copy.get("deliver_at")
+        wait = (datetime.fromisoformat(due) - datetime.now(UTC)).total_seconds() if due else 0.0
+        return runs.retry(run.run, copy, max(0.0, wait), code, error)
+
+    def _die(
+        self, runs: Runs, run: SupervisedRun, code: str, error: str, trace: str, following: Sequence[Row] = ()
+    ) -> bool:
+        """The run has failed for good. The signals of it come from here: no process of the relay sees its end."""
+        if not runs.dead(run.run, code, error, trace, following, run.ran):
+            return False
+        begun = run.begun or Begun(0, "", None, 0.0)
+        about = {"destination": begun.destination, "message_id": run.run.id, "key": begun.key, "code": code}
+        facts = {"event_type": run.task.name, "attempts": begun.attempts, "error": error}
+        dead_letter.send(sender=self.app, **about, **facts)
+        if begun.key is not None and self.settings.dead_blocks(begun.destination):
+            key_blocked.send(sender=self.app, **about)
+        return True
+
+    def _within(self, run: SupervisedRun) -> float:
+        """Seconds within which a copy that is back in the broker must begin."""
+        return self.settings.destinations[run.destination].confirm_within if run.destination else 0.0
+
+
+def _described(error: BaseException) -> tuple[str, str, str]:
+    """The type, the text and the traceback of an exception, for the row."""
+    trace = without_secrets("".join(traceback.format_exception(error)))
+    if isinstance(error, MaxRetriesExceededError) and error.__context__ is not None:
+        error = error.__context__
+    return type(error).__name__, without_secrets(said(error)), trace
+
+
+def _patiently(act: Callable[[bool], R], seconds: float) -> R:
+    """Try again while the database is away. `act` is told whether it is called again."""
+    deadline = time.monotonic() + seconds
+    for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
+        try:
+            return act(tried > 0)
+        except AWAY:
+            if time.monotonic() + wait > deadline:
+                raise
+            time.sleep(wait)
+    raise AssertionError  # the waits have no end

@@ -1,0 +1,282 @@
+"""A worker's main process says on the rows that its runs still run, and notes those that ended without a word.
+
+A thread writes: a task can't hold it up, whatever it does in a process of the pool. In the pools threads, solo and
+gevent the tasks share this process with it; there a task that never lets go of the interpreter ends its own lease.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import Any, ClassVar
+from uuid import uuid4
+from weakref import ref
+
+from billiard.exceptions import WorkerLostError
+from celery import signals
+from celery.concurrency import prefork
+from celery.exceptions import TimeLimitExceeded
+from celery.worker import state
+
+from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.connection import PIPE
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.model import content
+from outbox_tasks.supervised.run import Copy
+from outbox_tasks.supervised.store import Received, Run, Runs
+from outbox_tasks.supervised.supervisor import AWAY, Supervisor
+from outbox_tasks.text import logger
+from outbox_tasks.wire.celery_message import RUN
+
+log = logger(__name__)
+
+EVERY = 5.0
+"""Seconds between two heartbeats, and between two renewals at most."""
+
+SHARE = 3
+"""A lease is renewed so many times before it would run out."""
+
+SETTLED_WITHIN = 5.0
+"""Seconds after which a copy's row has been settled, as a rule. A worker may get the copy before that."""
+
+UNKNOWN_FOR = 180.0
+"""Seconds for which a heartbeat names a task that its worker does not know. A further copy comes sooner than that."""
+
+AGAIN = 1.0
+"""Seconds until the next try while the database is away, and until a second look."""
+
+
+class _Impatient(Runs):
+    """A run that ends in a transaction of its own may hold its row for long. The others do not wait for it."""
+
+    session: ClassVar = {**PIPE, "lock_timeout": "500"}
+
+
+class _Received:
+    """A copy of a supervised task that this worker has taken from the broker."""
+
+    def __init__(self, request: Any, copy: Copy) -> None:
+        self.request = ref(request)
+        self.task_id: str = request.id
+        self.run = copy.run
+        self.lease = copy.lease
+        self.active = False
+        """It was running at the last look."""
+        self.held = False
+        """A renewal has found its row."""
+        self.missed = False
+        """The last renewal has not."""
+
+
+class Watch:
+    """Knows which copies a worker has received. Its thread starts with the worker."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._app = supervisor.app
+        self._pid = 0
+        self._received: dict[str, _Received] = {}
+        """By token."""
+        self._acts: deque[Callable[[Runs], object]] = deque()
+        """What the thread is to write."""
+        self._every, self._soon = EVERY, False
+        self._consumer: Any = None
+        self._wanted, self._ended = threading.Event(), False
+        self._thread: threading.Thread | None = None
+        self._heartbeat: dict[str, Any] = {}
+        self._unknown: dict[str, float] = {}
+        """Tasks that this worker does not know, with the time at which the last copy of each came."""
+
+    def listen(self) -> None:
+        """Called in the main process, as its worker starts."""
+        self._pid = os.getpid()
+        for signal, receiver in (
+            (signals.task_received, self._on_received),
+            (signals.task_failure, self._on_failure),
+            (signals.task_revoked, self._on_revoked),
+            (signals.task_unknown, self._on_unknown),
+            (signals.worker_ready, self._on_ready),
+            (signals.worker_shutdown, self._on_shutdown),
+        ):
+            signal.connect(receiver, weak=False)
+
+    def _on_received(self, sender: Any = None, request: Any = None, **_: Any) -> None:
+        copy = Copy.read(request.request_dict)
+        if copy is None or sender.app is not self._app:
+            return
+        copy = copy._replace(token=str(uuid4()), body=_digest(request))  # what it came with is of another run
+        request.request_dict[RUN] = copy._asdict()
+        self._received[copy.token] = _Received(request, copy)
+        if copy.lease / SHARE < self._every:
+            self._every = copy.lease / SHARE
+            self._wanted.set()
+
+    def _on_failure(self, task_id: str | None = None, exception: Any = None, **_: Any) -> None:
+        """Celery's main process reports what a process of the pool can't: that it is gone."""
+        if os.getpid() != self._pid or not isinstance(exception, WorkerLostError | TimeLimitExceeded):
+            return
+        for each in [each for each in list(self._received.values()) if each.task_id == task_id]:
+            if isinstance(exception, TimeLimitExceeded):
+                error = f"it ran for longer than its hard time limit: {exception}"
+                self._do(partial(Runs.dead, run=each.run, code="TimeLimitExceeded", error=error, traceback=None))
+            else:
+                self._do(partial(Runs.lose, lost=[each.run]))
+
+    def _on_revoked(self, sender: Any = None, request: Any = None, expired: bool = False, **_: Any) -> None:
+        copy = Copy.read(vars(request))
+        if copy is None or os.getpid() != self._pid or sender.app is not self._app:
+            return
+        # If it was revoked before it came, Celery has not shown its body.
+        received = Received(request.task, request.id, copy.body if copy.token in self._received else "")
+        self._do(partial(_discard, copy=copy, received=received, code="expired" if expired else "revoked"))
+
+    def _on_unknown(self, sender: Any = None, message: Any = None, name: str | None = None, **_: Any) -> None:
+        """Another release of the application knows the task. Celery has dropped this copy."""
+        copy = Copy.read(message.headers)
+        if copy is None or sender.app is not self._app:
+            return
+        log.error("task %s is not run: this worker knows no %r; the relay sends it again soon", copy.id, name)
+        self._unknown = {**self._unknown, str(name): round(time.time(), 3)}
+        self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + SETTLED_WITHIN))
+
+    def _note_unknown(self, runs: Runs, copy: Copy, by: str, until: float) -> None:
+        noted = copy.of != runs.identity() or runs.unknown(copy.id, copy.content, by)
+        if not noted and time.monotonic() < until:  # the relay may be just settling it as handed over
+            self._acts.append(partial(self._note_unknown, copy=copy, by=by, until=until))
+            self._soon = True
+
+    def _do(self, act: Callable[[Runs], object]) -> None:
+        self._acts.append(act)
+        self._wanted.set()
+
+    def _on_ready(self, sender: Any = None, **_: Any) -> None:
+        if sender.app is not self._app or self._thread is not None:
+            return
+        self._consumer = sender
+        facts = {
+            "queues": sorted(sender.app.amqp.queues.consume_from),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "pool": type(sender.pool).__module__.rpartition(".")[2],
+            "concurrency": sender.pool.num_processes,
+            "version": version("outbox-tasks"),
+            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }
+        self._heartbeat = {"name": f"{sender.hostname} (tasks)", "kind": "tasks", "ago": 0.0, "facts": facts}
+        self._thread = threading.Thread(target=self._run, name="outbox-runs", daemon=True)
+        self._thread.start()
+
+    def _on_shutdown(self, sender: Any = None, **_: Any) -> None:
+        """The pool has ended, and with it all runs."""
+        if self._thread is not None and os.getpid() == self._pid:
+            self._ended = True
+            self._wanted.set()
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        runs = _Impatient.connect(self._supervisor.settings)
+        beaten, wait = -EVERY, 0.0
+        while not self._ended:
+            self._wanted.wait(wait)
+            self._wanted.clear()
+            try:
+                self._write(runs)
+                if time.monotonic() - beaten >= EVERY:
+                    beaten = time.monotonic()
+                    self._unknown = {name: at for name, at in self._unknown.items() if at > time.time() - UNKNOWN_FOR}
+                    facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3), "unknown": self._unknown}
+                    runs.ask("report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE)
+                wait = AGAIN if self._soon else self._every
+            except OutboxError as error:
+                log.warning("the leases of running tasks were not renewed: %s", error)
+                wait = AGAIN
+            except Exception:
+                log.exception("the leases of running tasks were not renewed")
+                wait = AGAIN
+            finally:
+                # Keep no connection open meanwhile: a process that the pool forks must not share it.
+                runs.close()
+        name = {"name": self._heartbeat["name"], "started": self._heartbeat["facts"]["started"]}
+        try:
+            runs.lose([each.run for each in self._received.values() if each.active])
+            runs.ask("report/stopped.sql", **name)
+        except OutboxError as error:
+            log.debug("the worker's end was not recorded: %s", error)
+        finally:
+            runs.close()
+
+    def _write(self, runs: Runs) -> None:
+        running, gone = self._seen()
+        self._renew(runs, running)
+        for _ in range(len(self._acts)):
+            act = self._acts.popleft()
+            try:
+                act(runs)
+            except AWAY as error:
+                log.warning("the end of a run is not recorded yet: %s", error)
+                self._acts.append(act)
+                self._soon = True
+                break
+            except Exception:
+                log.exception("the end of a run was not recorded")
+        if gone:
+            # Nothing changes for a run that has said how it ended.
+            runs.lose(gone)
+
+    def _seen(self) -> tuple[list[_Received], list[Run]]:
+        """The copies that run, and the runs that ran at the last look and do not any more."""
+        running, gone = [], []
+        for token, each in list(self._received.items()):
+            request = each.request()
+            if request is not None and request in state.active_requests:
+                each.active = True
+                running.append(each)
+            elif each.active or request is None:
+                del self._received[token]
+                if each.active:
+                    gone.append(each.run)
+        return running, gone
+
+    def _renew(self, runs: Runs, running: list[_Received]) -> None:
+        ours = runs.renew({each.run: each.lease for each in running}) if running else {}
+        for each in running:
+            mine = each.run.token in ours
+            if not mine and each.missed and each.held:
+                self._look(runs, each)
+            each.missed, each.held = not mine, each.held or mine
+        self._soon = any(each.missed and each.held for each in running) or not all(ours.values())
+
+    def _look(self, runs: Runs, each: _Received) -> None:
+        """A task runs on, and its row has not been this run's for two looks. If the task has completed itself, that is
+        right. Otherwise its worker could not say for too long that it runs, and another one has it."""
+        each.held = False
+        state, by = runs.whereabouts(each.run.id) or (None, None)
+        if state not in ("leased", "handed over", "running"):
+            return
+        request = each.request()
+        text = "the lease of task %s ran out while it ran; it is %s now (%s), so it is stopped here"
+        log.error(text, each.task_id, state, by)
+        if request is not None and isinstance(self._consumer.pool, prefork.TaskPool):
+            # In the main thread, which talks to the pool. Celery reports it as retried.
+            self._consumer.timer.call_after(0, request.cancel, (self._consumer.pool, "KILL"))
+
+
+def _digest(request: Any) -> str:
+    body = request.message.body
+    return content(body.encode() if isinstance(body, str) else bytes(body), {})
+
+
+def _discard(runs: Runs, copy: Copy, received: Received, code: str) -> None:
+    """Archive a task that was revoked or has expired, whether or not it has begun."""
+    run = copy.run
+    error = "it was to be run before now" if code == "expired" else "it was revoked"
+    if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease, received=received):
+        runs.discard(run, code, error)
