@@ -14,7 +14,8 @@ sources := outbox_tasks workers beat_schedule.py docs/conf.py $(wildcard tests b
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test search clock fault matrix lint format docs bench package constraints audit clean
+.PHONY: help venv demo up quick test weekly mutants search clock fault matrix lint format docs bench package constraints audit \
+  clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,8 +30,15 @@ up: $(runtime) ## database, broker, workers, beat and Flower on this machine, un
 quick: lint ## lint and the unit tests, in less than a minute: for while you work
 	@$(bin)/python -m pytest -n auto --dist loadfile -q tests/unit $(ARGS)
 
-test: lint ## lint and all tests (ARGS=-n0: in one process)
+test: lint ## lint and all tests but the weekly ones (ARGS=-n0: in one process)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+
+weekly: $(tests) ## templates, examples, manifests, packages, versions, planted faults, a long soak (ARGS='-k image': tests only)
+	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m weekly $(ARGS)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory package clock matrix mutants && $(bin)/python -m lab soak --minutes 20)
+
+mutants: $(tests) ## plant each fault of tests/mutants, and see which the tests find (ARGS='relay --jobs 2')
+	@$(bin)/python -m tests.mutants $(ARGS)
 
 search: export MACHINE_EXAMPLES ?= 500
 search: $(tests) ## other random histories of the protocol each time (MACHINE_EXAMPLES=500; ARGS=--hypothesis-seed=7)

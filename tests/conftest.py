@@ -79,11 +79,28 @@ TOGETHER = {
 """Modules that run in one process, so that a server starts once."""
 
 
+WEEKLY = (
+    *(f"tests/unit/test_{name}.py" for name in ("distribution", "image", "kubernetes", "systemd")),
+    *(f"tests/{kind}/test_alerts.py" for kind in ("acceptance", "integration")),
+    *(f"tests/docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/{part}" for part in (
+        "coming-over/", "destinations/", "how-to/", "flower.md",
+    )),
+)  # fmt: skip
+"""How the names of tests begin that only `make weekly` runs."""
+
+ALWAYS = "tests/examples/test_fastapi_app.py"
+"""The example that `make test` runs, too."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is marked by the directory it is in. What takes long comes first."""
     for item in items:
         if item.path.parent.name in KINDS:
             item.add_marker(item.path.parent.name)
+        is_example = item.nodeid.startswith("tests/examples/") and not item.nodeid.startswith(ALWAYS)
+        if is_example or item.nodeid.startswith(WEEKLY):
+            item.add_marker("weekly")
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 

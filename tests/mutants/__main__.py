@@ -59,17 +59,8 @@ def environment(root: Path) -> dict[str, str]:
 
 def run(root: Path, tests: str, limit: float) -> Result:
     """What the tests say of this copy."""
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--timeout={limit:.0f}",
-        *tests.split(),
-    ]
+    pytest_options = f"-x -q -m= -p no:cacheprovider --timeout={limit:.0f}"
+    argv = [sys.executable, "-m", "pytest", *pytest_options.split(), *tests.split()]
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as log:
         pytest = subprocess.Popen(argv, cwd=root, env=environment(root), stdout=log, stderr=log, start_new_session=True)

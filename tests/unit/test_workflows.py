@@ -31,9 +31,10 @@ def test_rights_are_given_job_by_job_and_no_secret_is_kept(path: Path) -> None:
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
 
 
-def test_ci_runs_what_everybody_can_run() -> None:
-    jobs = yaml.safe_load((PLACE / "ci.yml").read_text())["jobs"]
-    assert any(".ci/run" in step.get("run", "") for step in jobs["test"]["steps"])
+@pytest.mark.parametrize(("name", "job", "command"), [("ci", "test", ".ci/run"), ("weekly", "weekly", "make weekly")])
+def test_they_run_what_everybody_can_run(name: str, job: str, command: str) -> None:
+    jobs = yaml.safe_load((PLACE / f"{name}.yml").read_text())["jobs"]
+    assert any(command in step.get("run", "") for step in jobs[job]["steps"])
 
 
 def test_a_release_publishes_what_it_has_checked_without_a_token() -> None:
