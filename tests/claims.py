@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from math import inf
 
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.model import LeasedMessage, Single, Step
 from outbox_tasks.relay.claim import _shared
 from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.takes import Batch
 
 
 def keep_house(store: Store) -> None:
-    """Take back what has run out, and wake what waits no longer, whenever somebody did so last."""
-    store._looked_at = store._ends_read_at = -inf
-    store.keep_house()
+    """Take back the leases that have run out, and make the messages due whose wait is over."""
+    store.keep_house(at_once=True)
 
 
 def take(store: Store, shares: Mapping[str, int]) -> list[Single]:

@@ -16,8 +16,8 @@ from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
 from outbox_tasks.relay.drain import Drained
 from outbox_tasks.relay.drain_all import drain_all
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.text import many, one_line
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import InvalidLimit
 from outbox_tasks.operating.wake import wake
-from outbox_tasks.relay.store.limits import Change, Limits
+from outbox_tasks.relay.store.traffic import Change, Limits
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import PerSecond, Processes, Seconds, Singles
 from outbox_tasks.text import moment, short

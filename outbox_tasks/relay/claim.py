@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from uuid import uuid4
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
@@ -18,21 +19,18 @@ from outbox_tasks.relay.store.claims import Buried, Due, Share
 
 log = logging.getLogger("outbox_tasks.claim")
 
-QUEUE_SHORT, QUEUE_A_SECOND = 200, 4
-"""So many singles may wait in the publish queue, and so many for each second of a lease: slow workers too can begin
-these before the leases run out."""
+QUEUED_AT_MOST, QUEUED_A_SECOND = 200, 4
+"""So many singles may wait in the publish queue in all, and so many for each second of a lease: slow workers too can
+begin these before the leases run out."""
 
-DRAIN_MUCH = 500
-"""If so many messages are due, all drains that may be at work are; before, one is enough."""
+MANY_DUE = 500
+"""If so many messages of a destination are due, as many drains are started as may be at work. Of fewer, one drain is
+enough."""
 
-BURY_EVERY = 5.0
-"""Seconds between two looks for messages to unknown destinations. Just after many were sent, a look takes 10 ms."""
-
-SLOW_EVERY = 0.25
-"""Seconds between two looks for slow sends."""
+SLOW_SENDS_LOOKED_FOR_SECONDS = 0.25
 
 PROBE_REACH = 100
-"""Messages among which a probe finds one that has never failed."""
+"""A probe looks among so many messages for one that has never failed."""
 
 Send = Callable[[Sequence[Single], Sequence[DrainAsked]], None]
 
@@ -49,7 +47,8 @@ class Tally:
     """It left messages, because the publish queue is long."""
     buried: list[Buried] = field(default_factory=list)
     expired: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many messages were taken back since the last claim, by destination and cause."""
+    """How many messages were taken back since the last claim, because their leases or runs had run out; by destination
+    and cause."""
 
     def __str__(self) -> str:
         return f"claimed {self.singles} singles, started {self.drains} drains, {len(self.buried)} dead"
@@ -57,12 +56,12 @@ class Tally:
 
 def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Tally:
     """Fan out what is due. `send` enqueues the tasks; `queued` returns how many singles wait in the publish queue. If
-    `send` raises `BrokerUnreachable`, the leases are given back, and this raises it too."""
+    `send` raises `BrokerUnreachable`, the leases are given back, and this function raises it too."""
     tally = Tally()
     began = time.monotonic()
     if store.settings.destinations:
         _fan_out(store, send, queued, pace, tally)
-        if store.keep_house():
+        if store.keep_house():  # something else is due by that
             _fan_out(store, send, queued, pace, tally)
     if pace.buries():
         _bury(store, tally)
@@ -76,7 +75,7 @@ def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Ta
 
 def _fan_out(store: Store, send: Send, queued: Callable[[], int], pace: Pace, tally: Tally) -> None:
     waiting = queued()
-    most = min(QUEUE_SHORT, int(QUEUE_A_SECOND * store.settings.queue_lease))
+    most = min(QUEUED_AT_MOST, int(QUEUED_A_SECOND * store.settings.queue_lease))
     singles, drains = _look(store, pace, max(0, most - waiting), tally)
     if singles or drains:
         _hand_on(store, send, singles, drains)
@@ -86,18 +85,20 @@ def _fan_out(store: Store, send: Send, queued: Callable[[], int], pace: Pace, ta
 
 
 class Pace:
-    """What the claims of one process know of each other."""
+    """What the claims of one process remember: when they last looked for what is rare, and which destinations are
+    quick."""
 
     def __init__(self, quick: Iterable[str] = ()) -> None:
         """`quick`: destinations that are known to be quick."""
         self._quick = set(quick)
         self._tried: set[str] = set()
-        self._buried_at = self._looked_at = float("-inf")
+        self._buried_at = self._slow_looked_at = -inf
 
     def buries(self) -> bool:
-        """Whether it is time to look for messages to unknown destinations."""
+        """Whether it is time to look for messages to unknown destinations: each 5 seconds, because just after many
+        messages were sent, a look takes 10 ms."""
         now = time.monotonic()
-        if now < self._buried_at + BURY_EVERY:
+        if now < self._buried_at + 5:
             return False
         self._buried_at = now
         return True
@@ -105,15 +106,19 @@ class Pace:
     def rooms(self, store: Store, due: Sequence[Due]) -> dict[str, int]:
         """How many more singles of these destinations may be on their way; no entry: any number.
 
-        A destination has at most as many as may send at once, until it is known to be quick: otherwise a slow one would
-        hold all processes. It is quick once all that was sent before has ended, and no longer when a send takes long.
-        Then what waits in the queue is given back."""
+        A slow destination must not hold all processes. So there are three cases, looked at each quarter of a second:
+
+        1. Nobody knows yet whether a destination is quick: it has at most as many singles as may send at once.
+        2. All singles of an earlier claim have ended: the destination is quick, and may have any number.
+        3. A send to a quick destination takes long: it is not quick any more, and its singles that wait in the broker's
+           queue are given back.
+        """
         several = len(store.settings.destinations) > 1
         unsure = {row.destination for row in due if several and row.destination not in self._quick}
         now = time.monotonic()
-        if not unsure and (not several or now < self._looked_at + SLOW_EVERY):
+        if not unsure and (not several or now < self._slow_looked_at + SLOW_SENDS_LOOKED_FOR_SECONDS):
             return {}
-        self._looked_at = now
+        self._slow_looked_at = now
         outstanding = store.traffic.outstanding()
         slow = {name for name, (_, count) in outstanding.items() if count} & self._quick
         if slow:
@@ -132,14 +137,20 @@ class Pace:
 
 
 def _look(store: Store, pace: Pace, room: int, tally: Tally) -> tuple[list[Single], list[DrainAsked]]:
-    """Take what goes singly, and reserve slots for drains. `room`: how many more singles the publish queue may have."""
-    due = store.due(DRAIN_MUCH)
+    """Take what goes singly, and reserve slots for drains. `room`: how many more singles the publish queue may have.
+
+    For each destination that is not shut there are three cases. 1. A drain is at work, or more is due than may travel
+    singly: drains take all of it, and more of them are started if that is needed. 2. All that is due fits: each message
+    becomes a single. 3. Not all of it fits, and `singles` is "all": as many as fit become singles, and one of these
+    wakes the next claim.
+    """
+    due = store.due(MANY_DUE)
     random.shuffle(due)  # so that no destination is always the last one
     free = [row for row in due if not row.shut]
     rooms = pace.rooms(store, free) if free else {}
     shares = _probes(store, [row for row in due if row.probe])
     drains: dict[str, tuple[int, int]] = {}
-    left: set[str] = set()
+    partly_taken: set[str] = set()
     for row in free:
         name, limit = row.destination, store.limits.of(row.destination).singles
         if limit != "all" and (row.drains or row.total > min(limit, room)):
@@ -149,21 +160,21 @@ def _look(store: Store, pace: Pace, room: int, tally: Tally) -> tuple[list[Singl
             continue
         most = min(row.total, room, rooms.get(name, row.total))
         if most < row.total or name in rooms:  # what is written meanwhile finds no room, either
-            left.add(name)
+            partly_taken.add(name)
         tally.held_back = tally.held_back or room < row.total
         if most := store.traffic.granted(name, most):
             shares[name] = _shared(row, most)
             room -= most
     singles = _take(store, shares) if shares else []
-    return _waking(singles, left), store.ask_drains(drains) if drains else []
+    return _waking(singles, partly_taken), store.ask_drains(drains) if drains else []
 
 
 def _more_drains(store: Store, row: Due, room: int | None) -> tuple[int, int] | None:
-    """How many drains may be at work for a destination in all, and how many are to be started; None: none."""
+    """How many drains of a destination may be at work in all, and how many are to be started; None: none is."""
     slots = store.traffic.slots(row.destination)
     if room is not None:
         slots = min(slots, row.drains + room)
-    wanted = slots - row.drains if row.total >= DRAIN_MUCH else min(1, slots) - row.drains
+    wanted = slots - row.drains if row.total >= MANY_DUE else min(1, slots) - row.drains
     return (slots, wanted) if wanted > 0 else None
 
 
@@ -180,8 +191,8 @@ def _take(store: Store, shares: Mapping[str, Share]) -> list[Single]:
 
 
 def _probes(store: Store, due: Sequence[Due]) -> dict[str, Share]:
-    """What to take of destinations whose circuit is open, and which one message may try now: one that has never
-    failed."""
+    """What to take of destinations whose circuit is open and which one message may try now, if possible one that has
+    never failed."""
     if not due:
         return {}
     tokens = {row.destination: str(uuid4()) for row in due}
@@ -205,21 +216,21 @@ def _shared(row: Due, most: int) -> Share:
 
 
 def _waking(singles: list[Single], names: set[str]) -> list[Single]:
-    """Of each of these destinations more is due, or will find no room: the single in the middle of them wakes the claim
-    when it has been sent."""
+    """Of these destinations more is due than was taken. So of the singles of each, the one in the middle wakes the
+    claim when it has been sent."""
     places: dict[str, list[int]] = {}
     for place, single in enumerate(singles):
         if single.destination in names:
             places.setdefault(single.destination, []).append(place)
-    for own in places.values():
-        middle = own[len(own) // 2]
+    for of_destination in places.values():
+        middle = of_destination[len(of_destination) // 2]
         singles[middle] = singles[middle]._replace(more=True)
     return singles
 
 
 def _hand_on(store: Store, send: Send, singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
-    """Send the tasks to the broker. If it refuses, give everything back. A task that arrived all the same finds at its
-    begin that its lease, or its slot, is gone."""
+    """Send the tasks to the broker. If it refuses, give all leases and slots back. A task that arrived all the same
+    finds at its begin that its lease, or its slot, is gone."""
     try:
         send(singles, drains)
     except BrokerUnreachable:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.model import DrainAsked, Step
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.send import send
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import DRAIN_SECONDS
 
@@ -27,8 +26,8 @@ class Drained:
     """It was told to stop, or its time was over: more may be due."""
 
     def __str__(self) -> str:
-        told = ", ".join(f"{step} {count}" for step, count in sorted(self.steps.items()))
-        return f"{told or 'nothing was due'}{', and there may be more' if self.more else ''}"
+        steps = ", ".join(f"{step} {count}" for step, count in sorted(self.steps.items()))
+        return f"{steps or 'nothing was due'}{', and there may be more' if self.more else ''}"
 
 
 def drain(
@@ -40,8 +39,8 @@ def drain(
     stop: Callable[[], bool] = lambda: False,
     seconds: float = DRAIN_SECONDS,
 ) -> Drained:
-    """Take, send and settle what is due for a destination, until nothing is, or the time is over, or `stop()` is true:
-    it is asked after each batch. Failed messages go back to the table.
+    """Take, send and settle what is due for a destination, until nothing is due, or the time is over, or `stop()` is
+    true, which is asked after each batch. Failed messages go back to the table.
 
     Raises `DatabaseUnavailable`. Then the lease of the batch runs out.
     """
@@ -50,9 +49,7 @@ def drain(
         if batch.messages:
             began = time.monotonic()
             verdicts = send(store.settings, publishers, destination, batch.messages)
-            listener.sent(destination, verdicts)
-            settled = settle(store, batch.token, destination, verdicts, listener.opened(destination))
-            listener.settled(destination, batch.token, settled.verdicts, time.monotonic() - began)
+            settled = settle(store, batch.token, destination, verdicts, listener, began)
             drained.steps.update(verdict.step for verdict in settled.verdicts)
         if time.monotonic() > deadline or stop():
             drained.more = True
@@ -70,9 +67,9 @@ def drain_in_slot(
     begun: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Drained | None:
-    """`drain` in the slot that was reserved for it, and free the slot. `begun`: the slot is this drain's already. It
-    ends after a batch if a person has lowered the concurrency below its slot. None: somebody else has the slot by now,
-    or it is too high."""
+    """`drain` in the slot that was reserved for it, and free the slot. `begun`: the slot is this drain's already. The
+    drain ends after a batch if a person has lowered the concurrency below its slot. None: somebody else has the slot by
+    now, or the number of the slot is above the concurrency."""
 
     def too_many() -> bool:
         most = store.limits.of(asked.destination).concurrency

@@ -13,8 +13,8 @@ from outbox_tasks.feeds.bridge import LONGEST, bridge_all
 from outbox_tasks.model import DrainAsked, Single, Step
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import Drained, drain_in_slot
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import DRAIN_SECONDS
 
@@ -26,10 +26,10 @@ def drain_all(
     *,
     stop: Callable[[], bool] = lambda: False,
 ) -> Drained:
-    """Copy what the feeds have; then claim and send until nothing is due, or `stop()` is true: it is asked after each
-    batch. A message that fails is due again after its backoff, and nobody waits for it here.
+    """Copy what the feeds have. Then claim and send until nothing is due, or until `stop()`, asked after each batch, is
+    true. A message that fails is due again after its backoff: this does not wait for it.
 
-    Raises `DatabaseUnavailable`. Then the lease of a batch runs out.
+    Raises `DatabaseUnavailable`. Then the lease of the batch runs out.
     """
     drained = Drained()
 

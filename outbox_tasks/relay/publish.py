@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import Step, Verdict
-from outbox_tasks.relay.listener import Listener
+from outbox_tasks.model import Step
 from outbox_tasks.relay.send import send
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.settle import Listener, Settled, settle
 from outbox_tasks.relay.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What became of a single."""
-
-    verdict: Verdict
-    more: bool
-    """The next message of its key is due now."""
 
 
 def publish(
@@ -31,7 +21,7 @@ def publish(
     listener: Listener,
     *,
     by_celery: bool = False,
-) -> Published | None:
+) -> Settled | None:
     """Send a single. None: its lease is not ours any more, or its destination gets nothing now; then it is given back.
 
     Raises `DatabaseUnavailable` if the send could not begin, or could not be settled.
@@ -43,8 +33,6 @@ def publish(
         return None
     verdicts = send(store.settings, publishers, destination, [message], by_celery=by_celery)
     if verdicts[0].step is Step.RETRY and store.limits.of(destination).is_limited:
+        # Only the claim looks at the limits, so the message goes back to the table.
         verdicts = [replace(verdicts[0], step=Step.LATER)]
-    listener.sent(destination, verdicts)
-    settled = settle(store, token, destination, verdicts, listener.opened(destination))
-    listener.settled(destination, token, settled.verdicts, time.monotonic() - began)
-    return Published(settled.verdicts[0], settled.more)
+    return settle(store, token, destination, verdicts, listener, began)

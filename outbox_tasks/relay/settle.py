@@ -1,4 +1,4 @@
-"""Settle, the last hop: record what became of the messages of a lease, under this lease."""
+"""Settle, the last hop: record what became of the messages of a lease, and tell whoever runs the pipe."""
 
 from __future__ import annotations
 
@@ -18,11 +18,28 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-NOT_SENT = {Step.RETRY, Step.LATER, Step.OUTAGE, Step.DEAD, Step.BEHIND}
+PAUSES_SECONDS = (0.05, 0.2, 0.5)
+"""Between tries while the database is away; the last pause repeats. The messages are sent already, so it is worth
+waiting to record that."""
 
-SETTLE_WAITS = (0.05, 0.2, 0.5)
-"""Seconds between tries while the database is away; the last one repeats. The messages are sent already, so it is worth
-a wait to record that."""
+
+class Listener:
+    """What happens on the pipe, told to whoever runs it: a worker, a command, or a test. Does nothing by itself."""
+
+    def sent(self, destination: str, verdicts: Sequence[Verdict]) -> None:
+        """The messages of a lease were sent, or judged. The database does not know it yet."""
+
+    def circuit_opened(self, destination: str, code: str | None, error: str | None) -> None:
+        """The circuit of a destination is open now, because of this error."""
+
+    def dead(self, verdict: Verdict) -> None:
+        """A message is a dead letter now."""
+
+    def done(self, destination: str, lease: str, verdicts: Sequence[Verdict], seconds: float) -> None:
+        """The messages of a lease are settled; `seconds` is the time since their send began."""
+
+
+NOBODY = Listener()
 
 
 class Settled(NamedTuple):
@@ -34,78 +51,94 @@ class Settled(NamedTuple):
     more: bool
     """More messages of their keys are due now."""
 
+    @property
+    def verdict(self) -> Verdict:
+        """The only one, if the lease was that of a single."""
+        return self.verdicts[0]
+
 
 def settle(
     store: Store,
     token: str,
     destination: str,
     verdicts: list[Verdict],
-    opened: Callable[[str | None, str | None], None] = lambda code, error: None,
+    listener: Listener = NOBODY,
+    began: float | None = None,
 ) -> Settled:
-    """Record the verdicts on all messages of a lease. `opened` gets the code and error of an outage that opens the
-    circuit.
+    """Record the verdicts on all messages of a lease. `began`: when their send began, by `time.monotonic`.
 
     Raises `DatabaseUnavailable` if the database stays away. Then the lease runs out, and each message is sent again,
     with the cause on it.
     """
+    now = time.monotonic()
+    listener.sent(destination, verdicts)
     # What Celery's time limit leaves after the slowest send.
-    deadline = time.monotonic() + store.settings.sending_time_of(destination) + store.settings.statement_timeout
-    # Settling a message that reached the destination closes the circuit.
-    if all(verdict.step in NOT_SENT or not verdict.sent for verdict in verdicts):
-        _tell_the_breaker(store, token, destination, verdicts, deadline, opened)
+    deadline = now + store.settings.sending_time_of(destination) + store.settings.statement_timeout
+    settled = _record(store, token, destination, verdicts, deadline, listener)
+    for verdict in settled.verdicts:
+        if verdict.step is Step.DEAD:
+            listener.dead(verdict)
+    listener.done(destination, token, settled.verdicts, time.monotonic() - (now if began is None else began))
+    return settled
+
+
+def _record(
+    store: Store, token: str, destination: str, verdicts: list[Verdict], deadline: float, listener: Listener
+) -> Settled:
+    """There are three cases. 1. The lease was still ours: all is recorded. 2. It was lost before the messages were
+    sent, or no message was sent: somebody else sends them. 3. It was lost after they were sent: then they arrive
+    twice, and get a note that says why."""
+    _tell_the_breaker(store, token, destination, verdicts, deadline, listener)
     record = partial(store.settle, token, destination, verdicts)
-    (settled, more), tries = _patiently(record, deadline, destination, len(verdicts), partial(record, unhurried=True))
-    if len(settled) == len(verdicts):
+    (ours, more), tries = _patiently(record, deadline, destination, len(verdicts), partial(record, unhurried=True))
+    if len(ours) == len(verdicts):
         return Settled(verdicts, more)
-    lost = [v for v in verdicts if v.message.seq not in settled and v.sent and v.step is not Step.HANDED]
-    if lost:
-        sure = not tries  # a try without an answer may have settled them
-        vain = partial(store.sent_in_vain, [verdict.message for verdict in lost], sure=sure)
-        _patiently(vain, deadline, destination, len(lost))
-    return Settled(
-        [v if v.message.seq in settled or v.step is Step.HANDED else replace(v, step=Step.STALE) for v in verdicts],
-        more,
-    )
+    lost = [v for v in verdicts if v.message.seq not in ours and v.step is not Step.HANDED]
+    if in_vain := [verdict.message for verdict in lost if verdict.sent]:
+        # An earlier try, whose answer did not arrive, may have settled them.
+        note = partial(store.sent_in_vain, in_vain, tried_before=tries > 0)
+        _patiently(note, deadline, destination, len(in_vain))
+    stale = {verdict.message.seq for verdict in lost}
+    return Settled([replace(v, step=Step.STALE) if v.message.seq in stale else v for v in verdicts], more)
 
 
 def _tell_the_breaker(
-    store: Store,
-    token: str,
-    destination: str,
-    verdicts: Sequence[Verdict],
-    deadline: float,
-    opened: Callable[[str | None, str | None], None],
+    store: Store, token: str, destination: str, verdicts: Sequence[Verdict], deadline: float, listener: Listener
 ) -> None:
-    """Tell the breaker whether a batch reached the destination. It counts as one send."""
-    failed = [verdict for verdict in verdicts if verdict.sent]
-    if not failed:
+    """Tell the breaker of a lease of which no message arrived. It counts as one send. There are three cases.
+
+    1. Nothing was sent: nothing is known. 2. The destination was out of reach: the circuit may open. 3. The destination
+    answered, if only to refuse: the circuit closes. Where a message arrived, the settle itself closes the circuit.
+    """
+    sent = [verdict for verdict in verdicts if verdict.sent]
+    if not sent or any(verdict.step in (Step.SENT, Step.HANDED, Step.DISCARDED) for verdict in sent):
         return
-    outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
-    if outage is None:  # the destination answered, even if it refused
-        _patiently(partial(store.traffic.recovered, destination), deadline, destination, len(failed))
+    outage = next((verdict for verdict in sent if verdict.step is Step.OUTAGE), None)
+    if outage is None:
+        _patiently(partial(store.traffic.recovered, destination), deadline, destination, len(sent))
         return
     tripped = partial(store.traffic.tripped, destination, token, outage.code, outage.error)
-    if _patiently(tripped, deadline, destination, len(failed))[0]:
+    if _patiently(tripped, deadline, destination, len(sent))[0]:
         facts = {"destination": destination, "code": outage.code, "lease": token}
         log.warning("the circuit of %s is open for a while: %s", destination, outage.code, extra=facts)
-        opened(outage.code, outage.error)
+        listener.circuit_opened(destination, outage.code, outage.error)
 
 
 def _patiently(
     ask: Callable[[], R], deadline: float, destination: str, count: int, unhurried: Callable[[], R] | None = None
 ) -> tuple[R, int]:
     """Try again while the database is away, until the deadline. If the statement was too slow, go on with `unhurried`,
-    the same with more time. Returns also how often it was tried before."""
-    for tries, wait in enumerate(chain(SETTLE_WAITS, repeat(SETTLE_WAITS[-1]))):
+    the same with more time. Returns also how many tries failed."""
+    for tries, pause in enumerate(chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1]))):
         try:
             return ask(), tries
         except DatabaseUnavailable as error:
             # Try at least once more: the process may have been paused, and the database may be back.
-            if tries and time.monotonic() + wait > deadline:
+            if tries and time.monotonic() + pause > deadline:
                 raise
             if unhurried and isinstance(error, DatabaseTooSlow):
                 ask = unhurried
             facts = {"destination": destination, "count": count}
             log.warning("could not settle %d messages to %s, trying again: %s", count, destination, error, extra=facts)
-            time.sleep(wait)
-    raise AssertionError  # the waits have no end
+            time.sleep(pause)
+    raise AssertionError  # the pauses have no end

@@ -18,9 +18,9 @@ from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.model import LeasedMessage, Outcome, Result, Single, Step, Verdict
 from outbox_tasks.relay.claim import Pace, claim
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import send
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Due
 from outbox_tasks.testing.errors import ConsumerNotPlain, DrainEndless, NotADestination, NotAPoint

@@ -102,11 +102,9 @@ class ProbeStore(Store):
     def others_locked(self) -> Iterator[None]:
         """Inside, a claim takes only our rows: it passes over those that are locked. It reads ours from the front, as a
         test undoes claims, locks rows, and lets time pass."""
-        self._lanes.clear()
-        self._places.clear()
+        self.start_anew()
         for name in self.settings.destinations:
             self._places.of(name).start = self.since + 1
-        self._looked_at = self._ends_read_at = float("-inf")
         for row in self.ask("test/own_keys.sql", since=self.since):
             self._used_keys.setdefault((row.destination, row.key), row._asdict())
         with self.transaction() as run:

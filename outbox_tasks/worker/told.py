@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from outbox_tasks.model import UNKNOWN_DESTINATION, Verdict
-from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store.claims import Buried
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, settled
 from outbox_tasks.text import one_line

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.local.binaries import PostgresInstall
-from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
@@ -104,7 +104,7 @@ def test_invalid_rows_end_dead_and_hold_up_no_others(
     odd = [cast(literal(headers), JSONB) for headers in ("[1, 2]", '{"a": 1}', '{"a": {"b": "c"}}')]
     bad = {id: "bad_headers" for headers in odd for id in rows.insert(headers=headers)}
     for nowhere in (" ", "nowhere"):
-        [id] = rows.insert(destination=nowhere, locked_until=seconds_from_now(-2 * GRACE))
+        [id] = rows.insert(destination=nowhere, locked_until=seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS))
         bad[id] = "unknown_destination"
     strange = rows.insert(event_type=" ", payload=b"") + rows.insert(event_type=": \n'" * 63, key="\r\n" * 127)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay.order import send_in_order
 from outbox_tasks.relay.publishers import send
+from outbox_tasks.relay.send import send_in_order
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from tests.conftest import eventually

@@ -16,8 +16,8 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import DrainAsked, LeasedMessage, Outcome, Single, Step, Verdict, content
 from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.takes import Batch, Takes
 from outbox_tasks.supervised.store import Run, Runs

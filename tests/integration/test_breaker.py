@@ -14,9 +14,8 @@ from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
 from outbox_tasks.operating import pauses
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
 from tests.claims import begin, keep_house, take_batch
 from tests.conftest import MakeStore, Rows, seconds_from_now

@@ -11,7 +11,7 @@ from sqlalchemy import func, insert, text
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import DrainAsked, Single, Step, Verdict
 from outbox_tasks.operating import pauses
-from outbox_tasks.relay.claim import DRAIN_MUCH, QUEUE_A_SECOND, QUEUE_SHORT, Pace, claim
+from outbox_tasks.relay.claim import MANY_DUE, QUEUED_A_SECOND, QUEUED_AT_MOST, Pace, claim
 from outbox_tasks.relay.store import Store
 from tests.claims import begin, keep_house, take_batch
 from tests.conftest import MakeStore, Rows, seconds_from_now
@@ -46,7 +46,7 @@ def test_while_the_publish_queue_is_full_a_drain_takes_few_too(new_store: MakeSt
     """Else the singles of one destination would hold up the others."""
     rows.insert(3)
     store = new_store()
-    singles, [drain] = claimed(store, QUEUE_SHORT)
+    singles, [drain] = claimed(store, QUEUED_AT_MOST)
     assert (singles, drain.destination) == ([], "orders")
 
 
@@ -55,14 +55,14 @@ def test_no_more_singles_are_claimed_than_slow_workers_begin_before_the_leases_r
 ) -> None:
     """If more were queued, slow workers would meet only leases that have run out, for ever."""
     rows.insert(100)
-    assert len(claimed(new_store(singles="all", queue_lease=5))[0]) == 5 * QUEUE_A_SECOND
+    assert len(claimed(new_store(singles="all", queue_lease=5))[0]) == 5 * QUEUED_A_SECOND
 
 
 def test_where_all_travel_singly_nothing_is_claimed_while_the_queue_is_full(new_store: MakeStore, rows: Rows) -> None:
-    rows.insert(QUEUE_SHORT + 1)
+    rows.insert(QUEUED_AT_MOST + 1)
     store = new_store(singles="all")
-    assert claimed(store, QUEUE_SHORT) == ([], [])
-    singles, drains = claimed(store, QUEUE_SHORT - 10)
+    assert claimed(store, QUEUED_AT_MOST) == ([], [])
+    singles, drains = claimed(store, QUEUED_AT_MOST - 10)
     assert (len(singles), drains) == (10, [])
     assert [single.more for single in singles].count(True) == 1  # it wakes the next claim
 
@@ -114,7 +114,7 @@ def test_a_slot_of_a_drain_that_was_killed_is_free_when_its_time_is_over(new_sto
     assert store.begin_drain(following)
 
 
-@pytest.mark.parametrize(("count", "drains"), [(60, 1), (DRAIN_MUCH, 3)])
+@pytest.mark.parametrize(("count", "drains"), [(60, 1), (MANY_DUE, 3)])
 def test_of_much_all_slots_are_used_and_of_less_one(new_store: MakeStore, rows: Rows, count: int, drains: int) -> None:
     rows.insert(count)
     store = new_store(destinations={"orders": {"url": "a://b", "concurrency": 3}})
@@ -147,7 +147,7 @@ def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_oth
 ) -> None:
     store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
     monkeypatch.setattr(store.traffic, "_count_processes", lambda: 4)
-    monkeypatch.setattr("outbox_tasks.relay.claim.SLOW_EVERY", 0.0)
+    monkeypatch.setattr("outbox_tasks.relay.claim.SLOW_SENDS_LOOKED_FOR_SECONDS", 0.0)
     rows.insert(20)
     pace = Pace()
     sent: list[Single] = []

@@ -88,7 +88,7 @@ outbox.install(app)
 DELIVERED = """
 from django.db import connection, transaction
 from outbox_tasks.relay.drain_all import drain_all
-from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from relay import outbox

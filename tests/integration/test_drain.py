@@ -28,10 +28,10 @@ from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.drain import Drained
 from outbox_tasks.relay.drain_all import drain_all
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, own_stream, seconds_from_now
 from tests.integration.conftest import environment
@@ -200,7 +200,7 @@ def test_a_failed_message_goes_back_to_the_table_and_waits(start: Start, rows: R
 
 def test_the_exit_code_reports_a_dead_letter(start: Start, rows: Rows) -> None:
     """Its error's text may quote the message, and is not logged."""
-    rows.insert(1, destination="nowhere", locked_until=seconds_from_now(-2 * GRACE))
+    rows.insert(1, destination="nowhere", locked_until=seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS))
     [id] = rows.insert(1, destination="told", payload=b'{"refuse": "nope"}')
     process = start()
     out, err = process.communicate(timeout=60)

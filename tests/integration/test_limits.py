@@ -18,8 +18,8 @@ from outbox_tasks.model import DrainAsked, Outcome, Step
 from outbox_tasks.operating import limits
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.drain import drain_in_slot
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_all, take
 from tests.conftest import MakeStore, Rows, eventually

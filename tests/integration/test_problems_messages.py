@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating.problems import Problem, Severity, examine
-from outbox_tasks.relay.claim import QUEUE_SHORT
+from outbox_tasks.relay.claim import QUEUED_AT_MOST
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
 from tests.conftest import MakeSettings, Rows, seconds_from_now
@@ -186,17 +186,17 @@ class TestQueue:
     def full(self, settings: MakeSettings, broker_url: str, rows: Rows) -> Iterator[Settings]:
         """As many singles are queued as make the claim add no more."""
         with redis.Redis.from_url(broker_url) as client:
-            client.lpush(PUBLISH_QUEUE, *(json.dumps({"n": n}) for n in range(QUEUE_SHORT)))
+            client.lpush(PUBLISH_QUEUE, *(json.dumps({"n": n}) for n in range(QUEUED_AT_MOST)))
             yield settings(broker_url=broker_url)
             client.delete(PUBLISH_QUEUE)
 
     def test_of_which_nothing_is_sent(self, full: Settings) -> None:
         stuck = found(full, *self.CODES)
         assert stuck.keys() == {"queue_stuck"}
-        assert f"About {QUEUE_SHORT} singles wait" in stuck["queue_stuck"].fact
+        assert f"About {QUEUED_AT_MOST} singles wait" in stuck["queue_stuck"].fact
 
     def test_that_takes_longer_than_the_leases(self, full: Settings, store: Store) -> None:
-        tally(store, sent=QUEUE_SHORT // 2)
+        tally(store, sent=QUEUED_AT_MOST // 2)
         slow = found(full, *self.CODES)
         assert slow.keys() == {"queue_slow"}
         assert "OUTBOX_SINGLES" in slow["queue_slow"].remedy

@@ -36,7 +36,7 @@ EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "40"))
 """Always the same ones, if nobody says how many."""
 
 NO_MARGIN: dict[str, Any] = {
-    "claims.HOUSE_EVERY": 0.0, "claims.FREED_LATELY": timedelta(0), "takes.FREED_LATELY": timedelta(0),
+    "claims.HOUSEKEEPING_SECONDS": 0.0, "claims.FREED_LATELY": timedelta(0), "takes.FREED_LATELY": timedelta(0),
 }  # fmt: skip
 """Each statement is committed at once, but what an application does; and a claim does all that it may do."""
 

@@ -9,8 +9,8 @@ import pytest
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.model import LeasedMessage, Outcome, Step
 from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.claims import take, take_batch
 from tests.conftest import Rows

@@ -18,14 +18,14 @@ from sqlalchemy import Engine, func, select, text
 from outbox_tasks.model import LeasedMessage, Single, Step, Verdict
 from outbox_tasks.operating import retention
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings.destination import CENTURY, WEEK
 from tests.claims import begin, keep_house, take, take_batch
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease
 
-LONG_AGO = seconds_from_now(-2 * GRACE)
+LONG_AGO = seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS)
 
 TWO = {name: {"url": "a://b", "max_attempts": 3} for name in ("orders", "audit")}
 
@@ -370,18 +370,18 @@ class TestSettle:
         rows.change(last_error_code="busy", last_error="later")
         lease(1)
         messages = [LeasedMessage(**_least(row)) for row in rows.hot()]
-        store.sent_in_vain(messages, sure=True)
+        store.sent_in_vain(messages, tried_before=False)
         told = {row.id == known: (row.last_error_code, row.history[-1]["what"]) for row in rows.hot()}
         assert told == {True: ("busy", "sent in vain"), False: ("unsettled", "sent in vain")}
 
-    @pytest.mark.parametrize(("sure", "code"), [(True, "unsettled"), (False, None)])
+    @pytest.mark.parametrize(("tried_before", "code"), [(False, "unsettled"), (True, None)])
     def test_what_this_process_may_have_settled_itself_was_not_sent_in_vain(
-        self, store: Store, rows: Rows, lease: Lease, sure: bool, code: str | None
+        self, store: Store, rows: Rows, lease: Lease, tried_before: bool, code: str | None
     ) -> None:
         """A try without an answer may have settled it."""
         batch = lease()
         settle(store, batch.token, Verdict(batch.messages[0], Step.SENT))
-        store.sent_in_vain(batch.messages, sure=sure)
+        store.sent_in_vain(batch.messages, tried_before=tried_before)
         assert [row.last_error_code for row in rows.archived()] == [code]
 
     def test_any_code_and_error_text_can_be_stored(self, store: Store, rows: Rows, lease: Lease) -> None:
@@ -487,7 +487,7 @@ class TestBuryStrangers:
     def test_leaves_messages_that_have_not_been_due_for_long(self, store: Store, rows: Rows) -> None:
         """A new version of the application may write for a destination before the relay is deployed that has it."""
         for key in (None, "order:42"):
-            for due in (60, -1, 60 - GRACE):
+            for due in (60, -1, 60 - UNKNOWN_GRACE_SECONDS):
                 rows.insert(destination="new", locked_until=seconds_from_now(due), key=key)
         assert store.bury_strangers() == []
 
@@ -497,7 +497,7 @@ class TestBuryStrangers:
     ) -> None:
         """Each message may be for a destination of its own; of others it is not time yet."""
         monkeypatch.setattr("outbox_tasks.relay.store.claims.BURIED_AT_ONCE", 10)
-        monkeypatch.setattr("outbox_tasks.relay.store.claims.STRANGERS_AT_ONCE", 15)
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.DESTINATIONS_AT_ONCE", 15)
         rows.insert(2)
         rows.insert(40, destination=text("'new-' || generate_series"), key=key)
         rows.insert(65, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO, key=key)

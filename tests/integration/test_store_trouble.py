@@ -40,8 +40,7 @@ from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
 from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.listener import Listener
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Share
 from outbox_tasks.settings import django_project
@@ -68,7 +67,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "begin": lambda store: store.begin(TOKEN, "orders"),
     "settle sent": lambda store: store.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.SENT)]),
     "settle failed": lambda store: store.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.DEAD)]),
-    "sent_in_vain": lambda store: store.sent_in_vain([MESSAGE], sure=True),
+    "sent_in_vain": lambda store: store.sent_in_vain([MESSAGE], tried_before=False),
     "give_back": lambda store: store.give_back([TOKEN]),
     "turn": days.turn,
 }

@@ -38,7 +38,7 @@ from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
 from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
@@ -354,7 +354,7 @@ class TestClaim:
         assert run(app, CLAIM_TASK) == ("SUCCESS", NOTHING_CLAIMED)
 
     def test_tells_of_dead_letters_to_unknown_destinations(self, app: Celery, rows: Rows) -> None:
-        [id] = rows.insert(destination="gone", locked_until=seconds_from_now(-2 * GRACE))
+        [id] = rows.insert(destination="gone", locked_until=seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS))
         with hearing(dead_letter) as heard:
             assert run(app, CLAIM_TASK)[1] == "claimed 0 singles, started 0 drains, 1 dead"
         assert [(told["message_id"], told["code"]) for told in heard] == [(id, "unknown_destination")]

@@ -25,7 +25,7 @@ from outbox_tasks.model import LeasedMessage, Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing import OutboxProbe, SeenMessage, SimulatedCrash
@@ -431,7 +431,7 @@ class TestDrain:
     def test_dead_letters_are_made_of_ones_own_only(
         self, own_settings: Settings, outbox: OutboxProbe, rows: Rows
     ) -> None:
-        long_ago = seconds_from_now(-2 * GRACE)
+        long_ago = seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS)
         rows.insert(1, destination="gone", locked_until=long_ago)
         with OutboxProbe(own_settings) as later:
             rows.insert(250, destination="gone", locked_until=long_ago)

@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.model import Step
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_all, take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream

@@ -17,8 +17,8 @@ from outbox_tasks.database.activity import LATE
 from outbox_tasks.model import DrainAsked, LeasedMessage, Outcome, Single, Step
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import drain_in_slot
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_all
 from tests.conftest import MakeStore, Rows, seconds_from_now

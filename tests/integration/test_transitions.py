@@ -15,9 +15,9 @@ from lab.trace import Trace
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.model import LeasedMessage, Outcome, Single
 from outbox_tasks.operating.messages.acts import Operator
-from outbox_tasks.relay.listener import Listener
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.claims import take
 from tests.conftest import MakeStore, Rows, seconds_from_now

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.conftest import eventually
 from tests.storage.conftest import Box

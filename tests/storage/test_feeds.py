@@ -24,7 +24,7 @@ from outbox_tasks.feeds.source import Row, Source, open_source
 from outbox_tasks.feeds.store import Copy, Feeds
 from outbox_tasks.model import Step
 from outbox_tasks.relay.drain_all import drain_all
-from outbox_tasks.relay.listener import Listener
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings
 from tests.storage.conftest import Box

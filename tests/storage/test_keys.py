@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome, Step, Verdict
-from outbox_tasks.relay.store import Store, lanes, places, takes
+from outbox_tasks.relay.store import Store, lanes, takes
 from outbox_tasks.settings import Settings
 from tests.claims import begin, take, take_batch
 from tests.conftest import MakeSettings
@@ -424,8 +424,7 @@ def _transaction(chance: random.Random) -> Transaction:
 def test_order_holds_in_a_race(
     box: Box, storages: list[Store], seed: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (lanes, places):
-        monkeypatch.setattr(module, "FRONT", 1e9)  # no look from the front comes to help
+    monkeypatch.setattr(lanes, "FROM_FRONT_SECONDS", 1e9)  # no look from the front comes to help
     for each in storages:
         each.takes._sizes["orders"] = size
     destination, chance = Ordered(box, seed), random.Random(seed)

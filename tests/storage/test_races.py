@@ -49,7 +49,7 @@ def storages(next_settings: Settings) -> Iterator[list[Store]]:
 def test_everything_that_is_committed_arrives(
     box: Box, storages: list[Store], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "FRONT", 1e9)  # no look from the front comes to help
+    monkeypatch.setattr(lanes, "FROM_FRONT_SECONDS", 1e9)  # no look from the front comes to help
     destination, chance = Shared(seed), random.Random(seed)
     plans = [[_transaction(chance) for _ in range(EACH)] for _ in range(WRITERS)]
     written = race(box, storages, destination, plans)

@@ -10,7 +10,7 @@ from outbox_tasks.relay.store import lanes
 from outbox_tasks.relay.store.lanes import Lanes, Snapshot
 
 SHARES = {"orders": 10}
-FRONT = {("0", 0)}
+FROM_FRONT_SECONDS = {("0", 0)}
 
 
 def places(claimer: Lanes) -> set[tuple[str, int]]:
@@ -23,7 +23,7 @@ def read(claimer: Lanes, life: str = "one") -> None:
 
 def test_a_claimer_goes_on_where_it_was() -> None:
     claimer = Lanes()
-    assert places(claimer) == FRONT
+    assert places(claimer) == FROM_FRONT_SECONDS
     read(claimer)
     assert places(claimer) == {("8", lanes.END)}
 
@@ -33,13 +33,13 @@ def test_after_a_crash_of_the_server_it_reads_from_the_front() -> None:
     for life in ("one", "other"):
         places(claimer)
         read(claimer, life)
-    assert places(claimer) == FRONT
+    assert places(claimer) == FROM_FRONT_SECONDS
 
 
 def test_a_minute_that_ends_during_a_claim_does_not_skip_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "FRONT", 0.05)
+    monkeypatch.setattr(lanes, "FROM_FRONT_SECONDS", 0.05)
     claimer = Lanes()
     places(claimer)
     time.sleep(0.06)
     read(claimer)
-    assert places(claimer) == FRONT
+    assert places(claimer) == FROM_FRONT_SECONDS

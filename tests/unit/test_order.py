@@ -11,7 +11,7 @@ import pytest
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import PublisherNotInstalled
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay.order import send_in_order
+from outbox_tasks.relay.send import send_in_order
 from outbox_tasks.settings import Settings
 from tests.contract.messages import message, results
 

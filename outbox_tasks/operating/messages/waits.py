@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.limits import in_force
 from outbox_tasks.operating.overview import error_of_circuit
-from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import many, moment, one_line, shell_line, span
 
@@ -210,7 +210,7 @@ def _at(row: Any) -> str:
 def _unknown(settings: Settings, message: Row) -> Wait | None:
     if message["destination"] in settings.destinations:
         return None
-    buried = moment(_due(message) + timedelta(seconds=GRACE))
+    buried = moment(_due(message) + timedelta(seconds=UNKNOWN_GRACE_SECONDS))
     unknown = f"No destination {message['destination']!r} is configured here; at {buried} it becomes a dead letter"
     return Wait(unknown, "configure it, and restart the workers")
 

@@ -8,8 +8,8 @@ from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.operating.problems.answer import Silence
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, warning
 from outbox_tasks.operating.problems.site import Problems, Site
-from outbox_tasks.relay.claim import QUEUE_SHORT
-from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.claim import QUEUED_AT_MOST
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import many, number, one_line, shell_line, some, span
 
@@ -60,7 +60,7 @@ def _unknown(site: Site, name: str, status: DestinationStatus) -> Problem:
     return error(
         "destination_unknown",
         f"{name}: messages have been due for {span(status.oldest or 0.0)}, and no such destination is configured here; "
-        f"after {span(GRACE)} they are dead letters.",
+        f"after {span(UNKNOWN_GRACE_SECONDS)} they are dead letters.",
         "Their writer knows more destinations than the relay, or the relay reads another file than this one: "
         f"{site.settings.origin}.",
         f"Add [destinations.{one_line(name) or '…'}] to the relay's settings and restart its workers.",
@@ -100,7 +100,7 @@ def queue(site: Site) -> Problems:
     # A failed send also shows that somebody works.
     a_minute = sum(each.sent + each.failed for each in site.destinations.values())
     fact = f"About {waiting:,} singles wait in {PUBLISH_QUEUE}"
-    if waiting >= QUEUE_SHORT and not a_minute:
+    if waiting >= QUEUED_AT_MOST and not a_minute:
         yield error(
             "queue_stuck",
             f"{fact}, and none was sent in the last minute.",

@@ -17,12 +17,10 @@ from outbox_tasks.database import schema
 from outbox_tasks.database.schema import VERSION, where
 from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.relay.store.claims import Claims
-from outbox_tasks.relay.store.lanes import Lanes
+from outbox_tasks.relay.store.lanes import Lanes, Places
 from outbox_tasks.relay.store.leases import Leases
-from outbox_tasks.relay.store.limits import Limits
-from outbox_tasks.relay.store.places import Places
 from outbox_tasks.relay.store.takes import Takes
-from outbox_tasks.relay.store.traffic import Traffic
+from outbox_tasks.relay.store.traffic import Limits, Traffic
 from outbox_tasks.settings import Settings
 
 

@@ -14,29 +14,21 @@ from sqlalchemy import Engine
 from outbox_tasks.database.connection import Database
 from outbox_tasks.model import DrainAsked, Single
 from outbox_tasks.relay.store import processes
-from outbox_tasks.relay.store.lanes import Lanes, Snapshot
-from outbox_tasks.relay.store.places import FREED_LATELY, LONG_AGO, Places
+from outbox_tasks.relay.store.lanes import FREED_LATELY, FROM_FRONT_SECONDS, LONG_AGO, Lanes, Places, Snapshot
 from outbox_tasks.settings import Settings
 
-HOUSE_EVERY = 0.25
-"""Seconds between two looks for leases that have run out and waits that are over."""
+HOUSEKEEPING_SECONDS = 0.25
+"""Leases that have run out and waits that are over are looked for at most so often."""
 
 LEASES_AT_ONCE, MESSAGES_AT_ONCE = 1000, 10_000
-"""Leases that have run out, and messages of these, or waits that are over, that one look takes back."""
+"""Leases, and messages, that one statement of the housekeeping moves."""
 
-ENDS_READ_ANEW_EVERY = 60.0
-"""Seconds after which a look reads the ends of leases from the first one on. Between, it reads those that ended lately:
-an old snapshot keeps all that are gone."""
+BURIED_AT_ONCE, DESTINATIONS_AT_ONCE = 1000, 1000
+"""Messages to unknown destinations that become dead letters at once, and destinations that one look finds that this
+process has not served lately."""
 
-BURIED_AT_ONCE, STRANGERS_AT_ONCE = 1000, 1000
-"""Messages to unknown destinations that become dead letters at once, and such destinations that are looked at at
-once."""
-
-GRACE = 3600.0
-"""Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
-
-MOST_SUSPECTS = 10_000
-"""Messages that get a note after the database has lost commits: more have hardly been sent in that moment."""
+UNKNOWN_GRACE_SECONDS = 3600.0
+"""For so long due messages wait for an unknown destination: writers may know of it before the relay does."""
 
 
 class Due(NamedTuple):
@@ -84,31 +76,41 @@ class Claims(Database):
     def __init__(self, engine: Engine, settings: Settings, lanes: Lanes, places: Places) -> None:
         super().__init__(engine, settings)
         self._lanes, self._places = lanes, places
-        self._strangers_past = self._buried_past = ""
-        self._looked_at = self._ends_read_at = -inf
-        self._no_end_before = LONG_AGO
+        self._others_past = self._buried_past = ""
+        self._house_kept_at = self._all_leases_read_at = -inf
+        self._no_lease_ends_before = LONG_AGO
         self.expired: Counter[tuple[str, str]] = Counter()
         """How many messages were taken back since somebody asked, by destination and cause."""
 
-    def keep_house(self) -> bool:
-        """Now and then: take back what has run out, and wake what waits no longer. Seldom: free the keys of
-        destinations whose dead letters no longer hold up theirs. Returns whether something is due by that."""
+    def keep_house(self, *, at_once: bool = False) -> bool:
+        """Now and then: take back the leases and runs that have run out, and make the messages due whose wait is over.
+        Seldom: free the keys of destinations whose dead letters no longer hold up their keys. Returns whether something
+        is due by that.
+
+        An old snapshot keeps the rows of all leases that are gone. So only leases that ended lately are read, and all
+        of them once in `FROM_FRONT_SECONDS`. `at_once`: do all of it, whenever it was done last."""
         now = time.monotonic()
-        if now < self._looked_at + HOUSE_EVERY:
+        if now < self._house_kept_at + HOUSEKEEPING_SECONDS and not at_once:
             return False
-        self._looked_at = now
-        since = self._no_end_before
-        if now > self._ends_read_at + ENDS_READ_ANEW_EVERY:
-            since, self._ends_read_at = LONG_AGO, now
+        self._house_kept_at = now
+        since = self._no_lease_ends_before
+        if at_once or now > self._all_leases_read_at + FROM_FRONT_SECONDS:
+            since, self._all_leases_read_at = LONG_AGO, now
             names = self.settings.destinations
             self.ask("claim/unblock.sql", destinations=[name for name in names if not self.settings.dead_blocks(name)])
         *rows, looked = self.ask("claim/expire.sql", most=LEASES_AT_ONCE, messages=MESSAGES_AT_ONCE, since=since)
         if looked.leases < LEASES_AT_ONCE and len(rows) < MESSAGES_AT_ONCE:
-            self._no_end_before = looked.at - FREED_LATELY
+            self._no_lease_ends_before = looked.at - FREED_LATELY
         rows += self.ask("supervised/expire.sql", most=MESSAGES_AT_ONCE)
         self.expired.update((row.destination, row.cause) for row in rows)
         woken = self.ask("claim/wake.sql", most=MESSAGES_AT_ONCE)[0].count
         return bool(looked.leases or rows or woken)
+
+    def start_anew(self) -> None:
+        """Read everything from the front again: a take did not end, or somebody has changed the tables by hand."""
+        self._lanes.clear()
+        self._places.clear()
+        self._house_kept_at = self._all_leases_read_at = -inf
 
     def due(self, most: int) -> list[Due]:
         """The configured destinations of which something is due, counted up to `most`."""
@@ -117,11 +119,11 @@ class Claims(Database):
             "claim/due.sql",
             known=json.dumps(known),
             most=most,
-            others=STRANGERS_AT_ONCE,
-            past=self._strangers_past,
+            others=DESTINATIONS_AT_ONCE,
+            past=self._others_past,
         )
         others = [row.destination for row in rows if not row.known]
-        self._strangers_past = max(others) if len(others) >= STRANGERS_AT_ONCE else ""
+        self._others_past = max(others) if len(others) >= DESTINATIONS_AT_ONCE else ""
         return [Due(*row) for row in rows if row.destination in self.settings.destinations]
 
     def take_singly(self, shares: Mapping[str, Share]) -> list[Single]:
@@ -133,33 +135,32 @@ class Claims(Database):
             if keyed := {name: share for name, share in shares.items() if share.held or share.fresh}:
                 singles += self._take_keys(keyed, lease)
         except BaseException:
-            self._lanes.clear()
-            self._places.clear()
+            self.start_anew()
             raise
         return singles
 
     def _take_free(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
-        tries = {name for name, share in shares.items() if share.token is not None}
-        asked = [
+        probed = {name for name, share in shares.items() if share.token is not None}
+        wanted = [
             {
                 "destination": name,
                 "most": share.free,
                 "token": share.token,
-                "span": self._lanes.spans(name, from_front=name in tries),
+                "span": self._lanes.spans(name, from_front=name in probed),
             }
             for name, share in shares.items()
         ]
-        *rows, looked = self.ask("claim/take_free_singly.sql", **lease, share=json.dumps(asked))
+        *rows, looked = self.ask("claim/take_free_singly.sql", **lease, share=json.dumps(wanted))
         read = [(row.destination, row.priority, int(row.at), row.seq) for row in rows if row.at is not None]
         count = Counter(row.destination for row in rows)
         ends = {name for name, share in shares.items() if count[name] < share.free}
-        names = [name for name in shares if name not in tries]
+        names = [name for name in shares if name not in probed]
         self._lanes.read(names, read, Snapshot.read(looked.at), life=looked.id, ends=ends)
         return [_single(row) for row in rows]
 
     def _take_keys(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
         places = {name: self._places.of(name) for name in shares}
-        asked = [
+        wanted = [
             {
                 "destination": name, "held": share.held, "fresh": share.fresh, "token": share.token,
                 "start": places[name].start, "life": places[name].life,
@@ -167,7 +168,7 @@ class Claims(Database):
             }
             for name, share in shares.items()
         ]  # fmt: skip
-        rows = self.ask("claim/take_keys_singly.sql", **lease, share=json.dumps(asked))
+        rows = self.ask("claim/take_keys_singly.sql", **lease, share=json.dumps(wanted))
         for row in rows:
             if row.seq is None:
                 place = places[row.destination]
@@ -178,7 +179,8 @@ class Claims(Database):
         return [_single(row) for row in rows if row.seq is not None]
 
     def ask_drains(self, wanted: Mapping[str, tuple[int, int]]) -> list[DrainAsked]:
-        """Reserve slots: of each destination at most so many in all, and so many more."""
+        """Reserve slots for drains. `wanted`: for each destination how many may be taken in all, and how many more are
+        to be reserved."""
         return self._slots(wanted, None)
 
     def take_slot(self, destination: str, slots: int) -> DrainAsked | None:
@@ -203,14 +205,14 @@ class Claims(Database):
         self.ask("claim/end_drain.sql", **drain._asdict())
 
     def bury_strangers(self) -> list[Buried]:
-        """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
-        configured, up to `BURIED_AT_ONCE`."""
+        """Make dead letters of messages that have been due for `UNKNOWN_GRACE_SECONDS` for destinations that are not
+        configured, of up to `BURIED_AT_ONCE`."""
         *rows, end = self.ask(
             "claim/unroutable.sql",
             known=list(self.settings.destinations),
-            grace=GRACE,
+            grace=UNKNOWN_GRACE_SECONDS,
             past=self._buried_past,
-            look=STRANGERS_AT_ONCE,
+            look=DESTINATIONS_AT_ONCE,
             most=BURIED_AT_ONCE,
         )
         if len(rows) < BURIED_AT_ONCE:
@@ -225,16 +227,17 @@ class Claims(Database):
 
     def note_lost_commits(self) -> int | None:
         """If the database has lost its last commits, because it crashed or another server took over, note on messages
-        that are due that they may have been delivered; returns on how many. None: it has not."""
+        that are due that they may have been delivered. Returns how many got a note, of at most `MESSAGES_AT_ONCE`:
+        more have hardly been sent in that moment. None: the database has lost nothing."""
         changed = self.ask("report/timeline.sql")
         if not changed or changed[0].code is None:
             return None
         [row] = changed
-        return int(self.ask("claim/suspects.sql", code=row.code, error=row.error, most=MOST_SUSPECTS)[0][0])
+        return int(self.ask("claim/suspects.sql", code=row.code, error=row.error, most=MESSAGES_AT_ONCE)[0][0])
 
     def recall(self, gone: str | None = None) -> int:
-        """End leases that nobody will use, and free slots; returns of how many messages: those of the process `gone`,
-        or else those of all singles that are not begun."""
+        """End leases that nobody will use, and free slots of drains: those of the process `gone`, which has ended; or
+        else those of all singles and drains that have not begun. Returns how many messages the leases had."""
         return int(self.ask("claim/recall.sql", gone=gone, hold=self.settings.queue_lease)[0][0])
 
     def give_back(self, tokens: Iterable[str], wait: float = 0.0) -> None:
@@ -242,7 +245,7 @@ class Claims(Database):
         self.ask("deliver/give_back.sql", tokens=list(tokens), wait=wait)
 
     def hold_back(self, destinations: list[str]) -> None:
-        """Give back the singles of these destinations that wait in the queue for their first send."""
+        """Give back the singles of these destinations that wait in the broker's queue for their first send."""
         self.ask("claim/hold_back.sql", destinations=destinations)
 
     def holders(self, place: str) -> list[str]:

@@ -1,11 +1,7 @@
-"""Where a claimer goes on reading: what no claim need read again, however old a snapshot keeps it.
+"""Where a process goes on reading: what no take need read again, however old a snapshot keeps its dead rows.
 
-A lane is one priority of one destination. Its rows are read in the order of the transactions that wrote them. A claimer
-remembers the last one that it took, or, if nothing was left, the snapshot in which it looked. What was open in that
-snapshot may still be committed before that place: it is looked at by itself, once it is over. PgQ's batches work so.
-
-This is only a shortcut, in the memory of one process. Each lane is read from the front once a `FRONT`: that finds what
-a claim put back that did not end.
+All this is only a shortcut, in the memory of one process. Once in `FROM_FRONT_SECONDS` everything is read from the
+front again: that finds what was put back by a take that did not end.
 """
 
 from __future__ import annotations
@@ -13,10 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-FRONT = 60.0
-"""Seconds after which a lane is read from the front again."""
+FROM_FRONT_SECONDS = 60.0
+
+LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
+
+FREED_LATELY = timedelta(seconds=5)
+"""A key that became free may be seen so much later: the settle that freed it was not committed yet."""
 
 WEIGHTS = {1: 6, 0: 3, -1: 1}
 """How a destination's share is split among high, normal and low priority, if each has enough due."""
@@ -39,22 +40,25 @@ class Snapshot(NamedTuple):
 
 @dataclass
 class Lane:
-    """The place is after row `seq` of transaction `xid`."""
+    """One priority of one destination. Its rows are read in the order of the transactions that wrote them, as PgQ's
+    batches are. The next take begins after row `seq` of transaction `xid`: the last row that was taken. If nothing was
+    left, it begins after all that the snapshot of the last take could see."""
 
     xid: int = 0
     seq: int = 0
     late: set[int] = field(default_factory=set)
-    """Transactions before the place, of which not all may have been read: they were open then."""
+    """Transactions before that row which were open when it was read. They may have written more rows since, so each is
+    looked at by itself once it is over."""
     began: float = field(default_factory=time.monotonic)
 
     def spans(self) -> Iterable[dict[str, Any]]:
-        """Which parts of it to look at: what was late, and what comes after the place."""
+        """Which parts of the lane to look at: the late transactions, and what comes after the row."""
         for xid in sorted(self.late):
             yield {"xid": str(xid), "seq": 0, "until": str(xid)}
         yield {"xid": str(self.xid), "seq": self.seq, "until": str(END)}
 
     def read(self, taken: Sequence[tuple[int, int]], snapshot: Snapshot, *, to_its_end: bool) -> None:
-        """Go on after what was taken, in order; or after all that the snapshot has seen, if nothing is left."""
+        """Note what a take has taken, in order. `to_its_end`: nothing was left."""
         if to_its_end:
             self.xid, self.seq = snapshot.next - 1, END
             self.late = set(snapshot.open)
@@ -69,7 +73,7 @@ class Lane:
 
 
 class Lanes:
-    """The lanes that a claimer has read."""
+    """The lanes that this process has read."""
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, int], Lane] = {}
@@ -85,7 +89,7 @@ class Lanes:
 
     def _lane(self, name: str, priority: int) -> Lane:
         lane = self._lanes.get((name, priority))
-        if lane is None or time.monotonic() - lane.began > FRONT:
+        if lane is None or time.monotonic() - lane.began > FROM_FRONT_SECONDS:
             lane = self._lanes[name, priority] = Lane()
         return lane
 
@@ -98,20 +102,73 @@ class Lanes:
         ends: Container[str],
     ) -> None:
         """Note what a committed take of these destinations took: destination, priority, transaction and number of each
-        row. `ends`: the destinations of which nothing was left. `life`: of the server, which after a crash may give
-        numbers of transactions out again."""
-        before, self._life = self._life, life
-        if before not in (None, life):
+        row. `ends`: the destinations of which nothing was left. `life`: since when the server counts. After a crash it
+        may give the same numbers of transactions to others."""
+        previous_life, self._life = self._life, life
+        if previous_life not in (None, life):
             self.clear()
             return
-        found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        rows: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for name, priority, xid, seq in taken:
-            found.setdefault((name, priority), []).append((xid, seq))
+            rows.setdefault((name, priority), []).append((xid, seq))
         for name in names:
             for priority in WEIGHTS:
                 if lane := self._lanes.get((name, priority)):
-                    lane.read(sorted(found.get((name, priority), ())), snapshot, to_its_end=name in ends)
+                    lane.read(sorted(rows.get((name, priority), ())), snapshot, to_its_end=name in ends)
 
     def clear(self) -> None:
-        """Read all from the front: a claim did not end, or the database is another one."""
+        """Read all from the front: a take did not end, or the database is another one."""
         self._lanes.clear()
+
+
+@dataclass(slots=True)
+class Place:
+    """Where to go on reading the messages with keys of one destination."""
+
+    start: int = 0
+    """No new message with a lower number is in ready."""
+    free_since: datetime = LONG_AGO
+    """No key that became free before has anything to take."""
+    few_keys: bool = True
+    """The last batch had few keys, or was small: then a take looks at more messages."""
+    life: str = ""
+    """Since when the server counts that said `start`: see claim/take_new.sql. A crash undoes takes, and then messages
+    with lower numbers are there again."""
+    began: float = field(default_factory=time.monotonic)
+
+    def go_on(self, start: int, life: str) -> None:
+        """The next take may start here."""
+        if life != self.life:
+            self.life, self.start, self.free_since = life, start, LONG_AGO
+        self.start = max(self.start, start)
+
+
+class Places:
+    """The places of all destinations that this process has served in the last minute."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+
+    def of(self, destination: str) -> Place:
+        """Where to go on."""
+        place = self._places.get(destination)
+        if place is None or time.monotonic() - place.began > FROM_FRONT_SECONDS:
+            place = self._places[destination] = Place()
+        return place
+
+    def known(self) -> list[dict[str, Any]]:
+        """The destinations that were served lately, as claim/due.sql has them."""
+        now = time.monotonic()
+        self._places = {name: place for name, place in self._places.items() if now - place.began <= FROM_FRONT_SECONDS}
+        return [
+            {"destination": name, "start": place.start, "free_since": place.free_since.isoformat()}
+            for name, place in self._places.items()
+        ]
+
+    def names(self) -> Iterable[str]:
+        """The destinations that were served lately."""
+        return self._places.keys()
+
+    def clear(self) -> None:
+        """Read all from the front: the database may be another one."""
+        self._places.clear()

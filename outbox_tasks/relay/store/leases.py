@@ -29,12 +29,12 @@ class Leases(Database):
             "holder": processes.holder(),
             "hold": self.settings.send_lease,
         }
-        for bytes_, limit in ((largest, None), (largest, self.settings.unhurried), (-1, None)):
+        for most_bytes, limit in ((largest, None), (largest, self.settings.unhurried), (-1, None)):
             try:
-                rows = self.ask("deliver/begin.sql", limit, **asked, largest=bytes_)
+                rows = self.ask("deliver/begin.sql", limit, **asked, largest=most_bytes)
                 return in_hand(rows[0]) if rows else None
             except DatabaseTooSlow:
-                if bytes_ < 0:
+                if most_bytes < 0:
                     raise
         raise AssertionError  # the last one returned or raised
 
@@ -56,11 +56,11 @@ class Leases(Database):
             **fence,
             blocks=self.settings.dead_blocks(destination),
             patience=self.settings.breaker_failures,
-            verdict=json.dumps([self._told(verdict) for verdict in verdicts]),
+            verdict=json.dumps([self._row(verdict) for verdict in verdicts]),
         )
         return {row.seq for row in rows}, any(row.more for row in rows)
 
-    def _told(self, verdict: Verdict) -> dict[str, Any]:
+    def _row(self, verdict: Verdict) -> dict[str, Any]:
         """A row of `verdict`: see deliver/settle.sql."""
         message = verdict.message
         row: dict[str, Any] = {
@@ -76,8 +76,9 @@ class Leases(Database):
             row |= {"token": verdict.token, "wait": verdict.wait + self.settings.queue_lease}
         return row
 
-    def sent_in_vain(self, messages: Sequence[LeasedMessage], *, sure: bool) -> None:
-        """Note on messages that were sent, but could not be settled, that they may have been delivered twice. `sure`:
-        it was not this process that settled them."""
+    def sent_in_vain(self, messages: Sequence[LeasedMessage], *, tried_before: bool) -> None:
+        """Note on messages that were sent, and whose lease was lost before their settle, that they may be delivered
+        twice. `tried_before`: an earlier try of this settle, whose answer did not arrive, may have settled them: those
+        get no note."""
         rows = json.dumps([{"seq": message.seq, "attempt": message.attempts} for message in messages])
-        self.ask("deliver/vain.sql", message=rows, holder=processes.holder(), sure=sure)
+        self.ask("deliver/vain.sql", message=rows, holder=processes.holder(), tried_before=tried_before)

@@ -17,18 +17,16 @@ from outbox_tasks.destinations import batch_size_of, keeps_order
 from outbox_tasks.errors import DatabaseTooSlow
 from outbox_tasks.model import BATCH_BYTES, LeasedMessage, as_time
 from outbox_tasks.relay.store import processes
-from outbox_tasks.relay.store.lanes import Lanes, Snapshot
-from outbox_tasks.relay.store.places import FREED_LATELY, Places
+from outbox_tasks.relay.store.lanes import FREED_LATELY, Lanes, Places, Snapshot
 from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 
-KEY_RUN = 100
-"""Messages of one key in a batch, and at most half of it. A publisher that keeps the order itself gets any number: they
-take it no longer."""
+MESSAGES_OF_A_KEY = 100
+"""At most so many of one key are in a batch, and at most half of the batch."""
 
-REST_BATCHES = 4
-"""A kind of messages of which nothing was there twice in a row is not looked for in so many batches, while others are
-there. So a drain begins with the kind of which something was there last."""
+BATCHES_WITHOUT_LOOK = 4
+"""If a kind of messages was missing twice in a row, so many batches are taken of the other kinds before it is looked
+for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +36,14 @@ class Batch:
     token: str = ""
     messages: list[LeasedMessage] = field(default_factory=list)
     moved: bool = False
-    """It has put messages aside that must wait, and there may be more."""
+    """It has moved messages that must wait to held, and there may be more messages behind them."""
 
     def __bool__(self) -> bool:
         return bool(self.messages) or self.moved
 
 
 class Takes(Database):
-    """The takes of one process, which goes on where it was before."""
+    """The takes of one process. Each goes on reading where the one before ended."""
 
     def __init__(self, engine: Engine, settings: Settings, lanes: Lanes, places: Places, traffic: Traffic) -> None:
         super().__init__(engine, settings)
@@ -57,7 +55,7 @@ class Takes(Database):
 
     def take(self, destination: str) -> Batch:
         """Take the next batch: of messages without a key, of held ones, and of new ones with a key, in turns. An empty
-        one: nothing is due."""
+        batch: nothing is due."""
         resting = []
         for kind in list(self._kinds):
             self._kinds.rotate(-1)
@@ -72,7 +70,8 @@ class Takes(Database):
         return Batch()
 
     def _take(self, kind: Callable[..., Batch], destination: str) -> Batch:
-        """Take one batch. A message whose payload the database can't return in time comes without it."""
+        """Take one batch. If the database can't return it in time, take one message with more time; if that is too
+        slow too, take one without its payload."""
         most = self._traffic.granted(destination, self._size(destination)[0])
         if not most:
             return Batch()
@@ -92,7 +91,7 @@ class Takes(Database):
             raise
         self._traffic.put_back(destination, most - len(batch.messages))
         misses = self._misses[destination, kind] = 0 if batch else self._misses[destination, kind] + 1
-        self._rests[destination, kind] = REST_BATCHES if misses > 1 else 0
+        self._rests[destination, kind] = BATCHES_WITHOUT_LOOK if misses > 1 else 0
         return batch
 
     def _asked(self, destination: str, most: int, largest: int) -> dict[str, Any]:
@@ -107,20 +106,20 @@ class Takes(Database):
         }
 
     def _size(self, destination: str) -> tuple[int, int]:
-        """Messages of a batch, and of one key in it. Of supervised tasks it is one: the next waits until that has
-        run."""
+        """Messages of a batch, and of one key in it. Of supervised tasks that is one: the next task of a key waits
+        until that one has run. A publisher that keeps the order itself gets any number of a key."""
         if destination not in self._sizes:
             configured = self.settings.destinations[destination]
             size = batch_size_of(configured)
-            run = 1 if configured.supervised else size if keeps_order(configured) else max(1, min(KEY_RUN, size // 2))
-            self._sizes[destination] = size, run
+            of_key = size if keeps_order(configured) else max(1, min(MESSAGES_OF_A_KEY, size // 2))
+            self._sizes[destination] = size, 1 if configured.supervised else of_key
         return self._sizes[destination]
 
     def _take_free(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
         asked = self._asked(destination, most, largest)
         span = json.dumps(self._lanes.spans(destination))
         *rows, looked = self.ask("claim/take_free.sql", limit, **asked, span=span)
-        if not looked.latest and (looked.looked or not rows):  # else it has looked at no lane
+        if not looked.latest and (looked.looked or not rows):  # else it was shut, or took a message that goes alone
             read = [(destination, priority, int(xid), seq) for priority, xid, seq in looked.reached or ()]
             ends = {destination} if len(rows) == looked.looked < most else set()
             self._lanes.read([destination], read, Snapshot.read(looked.snapshot), life=looked.id, ends=ends)

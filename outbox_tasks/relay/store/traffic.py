@@ -4,22 +4,116 @@ take."""
 from __future__ import annotations
 
 import json
+import logging
 import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf, isinf
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Engine
 
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import Database
-from outbox_tasks.relay.store.limits import Limits
+from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 
-COUNT_EVERY = 5.0
-"""Seconds after which the processes that send are counted again."""
+log = logging.getLogger(__name__)
 
-SLOW = 0.25
-"""Seconds after which a send counts as slow."""
+LIMITS_READ_SECONDS = 1.0
+"""What people have set is read at most so often."""
+
+PROCESSES_COUNTED_SECONDS = 5.0
+"""The processes that send are counted at most so often."""
+
+
+class Change(NamedTuple):
+    """What a person has set in the place of a setting."""
+
+    value: float
+    """Infinity: all."""
+    who: str
+    why: str | None
+    since: datetime
+    until: datetime | None
+    """None: until somebody clears it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What counts for a destination: what a person has set, or else the settings."""
+
+    rate_limit: float | None
+    concurrency: int | None
+    singles: int | Literal["all"]
+    """How many due messages travel as Celery tasks of their own. With a `concurrency` none do: only the slots of drains
+    are counted for the whole cluster, also while several claims run."""
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    """What people have set, by setting."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a rate or a concurrency. Only the claim looks at these."""
+        return self.rate_limit is not None or self.concurrency is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One answer of the database, as a whole: a thread that still works with an old answer adds nothing to the next."""
+
+    changes: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    """What people have set, by destination and setting."""
+    limits: dict[str, Limit] = field(default_factory=dict)
+    """What follows from that, by destination."""
+
+
+class Limits(Database):
+    """Reads what people have set. While that fails, the settings count."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        self._read_at = -inf
+        self._known = Known()
+
+    def of(self, destination: str) -> Limit:
+        """The limits of a configured destination."""
+        known = self._read()
+        limit = known.limits.get(destination)
+        if limit is None:
+            limit = known.limits[destination] = self._make(destination, known.changes.get(destination, {}))
+        return limit
+
+    def set_by_people(self) -> list[str]:
+        """The configured destinations for which people have set something."""
+        return [name for name in self._read().changes if name in self.settings.destinations]
+
+    def _read(self) -> Known:
+        now = time.monotonic()
+        if now < self._read_at + LIMITS_READ_SECONDS:
+            return self._known
+        self._read_at = now
+        changes: dict[str, dict[str, Change]] = {}
+        try:
+            for name, setting, *change in self.ask("traffic/limits.sql"):
+                changes.setdefault(name, {})[setting] = Change(*change)
+        except DatabaseUnavailable as error:
+            log.warning("the limits that people have set were not read, so the settings count: %s", error)
+        if changes != self._known.changes:
+            self._known = Known(changes)
+        return self._known
+
+    def _make(self, destination: str, changes: Mapping[str, Change]) -> Limit:
+        own = self.settings.destinations[destination]
+        rate, most, singles = own.rate_limit, own.concurrency, self.settings.singles_of(destination)
+        if change := changes.get("rate_limit"):
+            rate = change.value
+        if change := changes.get("concurrency"):
+            most = int(change.value)
+        if change := changes.get("singles"):
+            singles = "all" if isinf(change.value) else int(change.value)
+        return Limit(rate, most, singles if most is None else 0, changes)
 
 
 class Traffic(Database):
@@ -28,7 +122,7 @@ class Traffic(Database):
     def __init__(self, engine: Engine, settings: Settings, limits: Limits) -> None:
         super().__init__(engine, settings)
         self._limits = limits
-        self._counted_at, self._processes = float("-inf"), 0
+        self._counted_at, self._processes = -inf, 0
 
     def slots(self, destination: str) -> int:
         """How many drains of a destination, or slow sends to it, may be at work at once. A destination without a
@@ -41,7 +135,7 @@ class Traffic(Database):
 
     def _count_processes(self) -> int:
         now = time.monotonic()
-        if now >= self._counted_at + COUNT_EVERY:
+        if now >= self._counted_at + PROCESSES_COUNTED_SECONDS:
             self._processes = int(self.ask("traffic/processes.sql", late=LATE)[0].count)
             self._counted_at = now
         return self._processes
@@ -52,11 +146,8 @@ class Traffic(Database):
         rate = self._limits.of(destination).rate_limit
         if rate is None or not most:
             return most
-        asked = json.dumps([{"destination": destination, "rate": rate, "size": most}])
-        rows = self.ask("traffic/metered.sql", metered=asked)
-        if not rows:  # the destination has no row yet
-            self.ask("traffic/meters.sql", names=[destination])
-            rows = self.ask("traffic/metered.sql", metered=asked)
+        metered = json.dumps([{"destination": destination, "rate": rate, "size": most}])
+        rows = self._ask_of_row(destination, "traffic/metered.sql", metered=metered)
         return int(rows[0].granted) if rows else 0
 
     def put_back(self, destination: str, count: int) -> None:
@@ -67,14 +158,15 @@ class Traffic(Database):
 
     def outstanding(self) -> dict[str, tuple[int, int]]:
         """Of each destination, how many singles and batches are on their way, and of how many the send is slow."""
-        rows = self.ask("claim/outstanding.sql", patience=SLOW, hold=self.settings.queue_lease)
+        # A send that takes a quarter of a second is slow.
+        rows = self.ask("claim/outstanding.sql", patience=0.25, hold=self.settings.queue_lease)
         return {row.destination: (row.leases, row.slow) for row in rows}
 
     def probe(self, tokens: dict[str, str]) -> set[str]:
         """Let a message with this token try whether its destination answers. Returns the destinations that may be
         tried."""
-        asked = [{"destination": name, "token": token} for name, token in sorted(tokens.items())]
-        rows = self.ask("claim/probe.sql", probe=json.dumps(asked), hold=self.settings.queue_lease)
+        wanted = [{"destination": name, "token": token} for name, token in sorted(tokens.items())]
+        rows = self.ask("claim/probe.sql", probe=json.dumps(wanted), hold=self.settings.queue_lease)
         return {row.name for row in rows}
 
     def untried(self, destination: str, token: str) -> None:
@@ -83,21 +175,25 @@ class Traffic(Database):
 
     def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
         """Count a send that found the destination out of reach. Returns whether the circuit is open now."""
-        settings = self.settings
-        outage = {
-            "destination": destination,
-            "token": lease,
-            "code": storable(code),
-            "error": storable(error),
-            "enough": settings.breaker_failures,
-            "pause": settings.breaker_pause,
-            "longest": settings.breaker_pause_max,
-        }
-        rows = self.ask("traffic/tripped.sql", **outage)
-        if not rows:  # the destination has no row yet
-            self.ask("traffic/meters.sql", names=[destination])
-            rows = self.ask("traffic/tripped.sql", **outage)
+        rows = self._ask_of_row(
+            destination,
+            "traffic/tripped.sql",
+            destination=destination,
+            token=lease,
+            code=storable(code),
+            error=storable(error),
+            enough=self.settings.breaker_failures,
+            pause=self.settings.breaker_pause,
+            longest=self.settings.breaker_pause_max,
+        )
         return bool(rows and rows[0].open)
+
+    def _ask_of_row(self, name: str, verb: str, **parameters: Any) -> Any:
+        """What a verb says that changes the row of a destination. If the destination has no row yet, it gets one."""
+        if rows := self.ask(verb, **parameters):
+            return rows
+        self.ask("traffic/meters.sql", names=[name])
+        return self.ask(verb, **parameters)
 
     def recovered(self, destination: str) -> None:
         """Close the circuit: the destination has answered."""
