@@ -229,7 +229,8 @@ class CrossedWires(OutboxError):
     says = """
     The broker {broker} belongs to another outbox: {owner}. This relay serves {outbox}, and each would take the other's
     tasks. Give each a broker of its own (OUTBOX_BROKER_URL: another number of Redis, or another virtual host), or
-    correct OUTBOX_DATABASE_URL. If it is the same outbox, which was moved here, run `outbox-tasks adopt`."""
+    correct OUTBOX_DATABASE_URL. If it is the same outbox, which was moved here, run
+    `outbox-tasks init --adopt-broker`."""
 
 
 class SchemaMissing(OutboxError):

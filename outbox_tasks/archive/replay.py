@@ -76,7 +76,7 @@ class Replay:
         if not found or found[0].action != "replay" or "named" in facts or "states" not in facts:
             raise ReplayRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
         if database.ask("act/one.sql", entry=entry)[0].wanted is not None:
-            raise ReplayRefused(reason=f"no. {entry} is under way; to end it: outbox-tasks stop {entry}")
+            raise ReplayRefused(reason=f"no. {entry} is under way; to end it: outbox-tasks audit --stop {entry}")
         names = [name for name in Filter.__slots__ if name in facts]
         place = facts.get("place", {"seq": FIRST, "passed": 0})
         rest = {"resumes": entry, "began": found[0].at.isoformat(), **facts, "after": place["seq"]}

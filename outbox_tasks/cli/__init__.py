@@ -20,29 +20,22 @@ SECTIONS = {
     "Run it": {
         "init": "Create the outbox tables, or upgrade them to this release.",
         "up": "Run the whole relay here, until Ctrl-C.",
-        "adopt": "Take over the broker for an outbox that was moved.",
         "drain": "Send due messages from this process, without workers, then end.",
         "demo": "Show the relay at work, with failures and a kill -9.",
     },
     "See what is going on": {
         "status": "Show what is wrong, what waits, and who is at work.",
-        "health": "Judge by the database whether all is in order.",
-        "doctor": "Look for what is wrong, and say why it matters.",
-        "keys": "List the keys that are held up, and by which message.",
-        "alerts": "List the alerts that people were sent.",
-        "metrics": "Print figures of the outbox for Prometheus.",
+        "health": "Say whether all is in order, once or over HTTP.",
+        "doctor": "Say what is wrong, why it matters, and what people were told.",
         "web": "Show the page in a browser, until Ctrl-C.",
-        "monitor": "Answer /livez, /readyz and /metrics over HTTP, until Ctrl-C.",
     },
     "Keep it small": {
         "maintain": "Do the housekeeping that beat asks for every hour.",
         "export": "Write days of the archive to files, without dropping them.",
-        "purge": "Delete old messages for good.",
     },
     "Find and mend messages": {
-        "list": "List messages, the newest first.",
+        "list": "List messages, the errors of dead letters, or the keys that are held up.",
         "show": "Show everything about one message, its history and its payload.",
-        "errors": "Show the errors of the dead letters, in groups.",
         "redrive": "Send dead letters again.",
         "try": "Try messages at once that wait for another attempt.",
         "discard": "Give messages up.",
@@ -52,18 +45,16 @@ SECTIONS = {
         "pause": "Send nothing to a destination until it is resumed.",
         "resume": "Send to a paused or failing destination again.",
         "limit": "Limit how much a destination gets, without a restart.",
-        "stop": "End an act that is under way.",
-        "audit": "List who did what, and why.",
+        "audit": "List who did what, and why, or end an act that is under way.",
     },
 }
 """The commands, as `--help` lists them: that loads none of them. Satellites add theirs to these sections."""
 
 FILES = {
     **dict.fromkeys(("pause", "resume", "limit"), "steer"),
-    **dict.fromkeys(("maintain", "export", "purge"), "keep"),
+    **dict.fromkeys(("maintain", "export"), "keep"),
     **dict.fromkeys(("up", "demo"), "local"),
-    **dict.fromkeys(("redrive", "try", "discard", "stop"), "mend"),
-    "metrics": "monitor",
+    **dict.fromkeys(("redrive", "try", "discard"), "mend"),
 }
 """The files of the commands that are not in a file of their own name."""
 

@@ -7,10 +7,11 @@ from typing import Any
 import click
 from rich.table import Table
 
-from outbox_tasks.cli.shared.options import limit_option
+from outbox_tasks.cli.shared.options import limit_option, who_option
 from outbox_tasks.cli.shared.output import answer, cell, echo_raw, json_option, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.audit import deed, facts_of
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import DEAD, Became, Lookup
 from outbox_tasks.text import moment, one_line
 
@@ -19,13 +20,20 @@ from outbox_tasks.text import moment, one_line
 @limit_option(50, 10_000)
 @click.option("--payload", "entry", type=int, metavar="NO", help="Print the payload that edit no. NO replaced.")
 @click.option("--became", "redriven", type=int, metavar="NO", help="Say what became of the messages of redrive no. NO.")
+@click.option("--stop", type=int, metavar="NO", help="End act no. NO, which is under way, after its current batch.")
+@who_option
 @json_option
-def audit(limit: int, entry: int | None, redriven: int | None) -> None:
-    """List who did what, and why, the last one first: redrive, discard, edit, purge, pause, resume, limit.
+def audit(limit: int, entry: int | None, redriven: int | None, stop: int | None, who: str) -> None:
+    """List who did what, and why, the last one first: redrive, discard, edit, pause, resume, limit.
 
-    With --became, exit code 1 if a message of the redrive is dead again.
+    With --became, exit code 1 if a message of the redrive is dead again. With --stop, what the act has changed stays
+    changed; exit code 1 if it is not under way.
     """
     with open_store() as store:
+        if stop is not None:
+            stopped = Runner(store).stop(stop, who)
+            answer({"stopped": stopped}, f"No. {stop} is {'stopped' if stopped else 'not under way'}.")
+            raise SystemExit(not stopped)
         if redriven is not None:
             _became(Lookup(store).became(redriven), redriven)
             return

@@ -88,7 +88,7 @@ def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
     if later:
         text += f", {later:,} failed and will be tried again"
     if dead:
-        text += f", {dead:,} {'is' if dead == 1 else 'are'} dead (see outbox-tasks errors)"
+        text += f", {dead:,} {'is' if dead == 1 else 'are'} dead (see outbox-tasks list --by error)"
     if not not_sent:
         text += ". Stopped before the end" if drained.more else ". Nothing more is due"
     lines = [f"{text}."]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import get_args
 
 import click
 
 from outbox_tasks.cli.shared.options import together
 from outbox_tasks.cli.shared.output import answer, json_option, say
-from outbox_tasks.cli.shared.store import relay_settings
+from outbox_tasks.cli.shared.store import installed, open_store, relay_settings
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.rights import Kind
 from outbox_tasks.database.schema import VERSION
@@ -29,12 +30,22 @@ ROLE = "Let this database role {}, and do nothing else."
 @click.command()
 @together(*(click.option(f"--{kind}", multiple=True, metavar="ROLE", help=ROLE.format(MAY[kind])) for kind in MAY))
 @click.option("--sql", is_flag=True, help="Print the SQL of the tables or, with roles, their GRANTs, and run nothing.")
+@click.option("--adopt-broker", is_flag=True, help="Take over the broker for this outbox, which was moved.")
 @json_option
-def init(sql: bool, **roles: tuple[str, ...]) -> None:
+def init(sql: bool, adopt_broker: bool, **roles: tuple[str, ...]) -> None:
     """Create the outbox tables of this release, if they are not there.
 
     Safe to run twice, and on many hosts at once. It refuses tables of another version.
+
+    A relay leaves in its broker which outbox it serves, and the relay of another outbox does not start there. After a
+    move to another server, stop the relay at the old place, then run this with --adopt-broker: the relay at the old
+    place claims nothing more.
     """
+    if adopt_broker and (sql or any(roles.values())):
+        raise click.UsageError("--adopt-broker goes without --sql and without roles")
+    if adopt_broker:
+        _adopt_broker()
+        return
     chosen = [(kind, role) for kind in get_args(Kind) for role in roles[kind]]
     settings = relay_settings()
     if sql and not chosen:
@@ -53,3 +64,18 @@ def init(sql: bool, **roles: tuple[str, ...]) -> None:
     lines += [f"The role {role} may {MAY[kind]}." for kind, role in chosen]
     given = {f"{kind}s": roles[kind] for kind in MAY}
     answer({"version": VERSION, "made": made, **given}, "\n".join(lines))
+
+
+def _adopt_broker() -> None:
+    from outbox_tasks.broker.broker import Broker
+    from outbox_tasks.celery import make_app
+
+    app, settings = installed() or (None, relay_settings())
+    with open_store(settings=settings) as store:
+        outbox = store.identity
+        with closing(Broker(app or make_app(settings), settings)) as broker:
+            before = broker.adopt(outbox)
+    text = f"The broker belongs to {outbox}."
+    if before != outbox:
+        text += " It belonged to none before." if before is None else f" Before: {before}."
+    answer({"outbox": outbox, "before": before}, text)

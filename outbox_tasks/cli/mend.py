@@ -1,4 +1,4 @@
-"""`outbox-tasks redrive`, `try`, `discard` and `stop`: what people do to messages."""
+"""`outbox-tasks redrive`, `try` and `discard`: what people do to messages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ from outbox_tasks.cli.shared.options import (
     filter_options,
     limit_and_rate,
     together,
-    who_option,
 )  # fmt: skip
-from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.acts import Action
-from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.filters import CHANGEABLE, for_act
 from outbox_tasks.operating.messages.preview import Choice
 
 choice_options = together(
     click.argument("ids", nargs=-1, type=click.UUID),
-    click.option("--group", metavar="GROUP", help="Only messages of this error group: see `errors`."),
+    click.option("--group", metavar="GROUP", help="Only messages of this error group: see `list --by error`."),
     filter_options,
     click.option("--all", "everything", is_flag=True, help="All of them."),
     limit_and_rate,
@@ -66,15 +63,16 @@ def try_now(**given: Any) -> None:
     "--state", "states", multiple=True, type=click.Choice(CHANGEABLE["discard"]),
     help="With filters: only this state; may be given again. Without it: dead.",
 )  # fmt: skip
+@click.option("--delete", is_flag=True, help="Delete them for good: the archive does not keep them.")
 @choice_options
-def discard(states: tuple[str, ...], **given: Any) -> None:
+def discard(states: tuple[str, ...], delete: bool, **given: Any) -> None:
     """Give messages up: they go to the archive as discarded, and are never sent.
 
     Takes these IDS if they are dead or still wait, or all messages that match the filters: dead ones, unless --state
     names others. Ctrl-C stops after the current batch. Exit code 1 if it was stopped, or if one of the IDS could not
     be discarded.
     """
-    _act("discard", states, **given)
+    _act("purge" if delete else "discard", states, **given)
 
 
 def _act(
@@ -82,23 +80,9 @@ def _act(
     everything: bool, limit: int | None, rate: float | None, options: ActOptions, **given: Any,
 ) -> None:  # fmt: skip
     """Do it to the messages that the options choose. Takes the values of `choice_options`."""
+    verb = "discard" if action == "purge" else action
     filtered = any(value is not None for value in (group, error, *given.values()))
-    check_choice(f"{action}: IDS, filters such as --destination", ids, everything or filtered, limit)
-    wanted = for_act(action, as_filter(states, error, group, **given), named=bool(ids))
+    check_choice(f"{verb}: IDS, filters such as --destination", ids, everything or filtered, limit)
+    wanted = for_act(verb, as_filter(states, error, group, **given), named=bool(ids))
     with open_store() as store:
         do(store, Choice(action, wanted, list(dict.fromkeys(ids))), replace(options, limit=limit, rate=rate))
-
-
-@click.command()
-@click.argument("number", type=int, metavar="NO")
-@who_option
-@json_option
-def stop(number: int, who: str) -> None:
-    """End the act with this number in the audit after its current batch: see status. What it has changed stays changed.
-
-    Exit code 1 if it is not under way.
-    """
-    with open_store() as store:
-        stopped = Runner(store).stop(number, who)
-    answer({"stopped": stopped}, f"No. {number} is {'stopped' if stopped else 'not under way'}.")
-    raise SystemExit(not stopped)

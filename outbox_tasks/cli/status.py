@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from outbox_tasks import __version__
-from outbox_tasks.cli.shared.output import answer, console, echo_json, json_option, wants_json
+from outbox_tasks.cli.shared.output import answer, console, echo_json, echo_raw, json_option, wants_json
 from outbox_tasks.cli.shared.problems_shown import for_programs as problems_for_programs
 from outbox_tasks.cli.shared.status_table import status_shown
 from outbox_tasks.cli.shared.store import installed
@@ -27,16 +27,28 @@ from outbox_tasks.settings import Settings
     "--watch", is_flag=False, flag_value=2.0, type=click.FloatRange(0.2, 3600), metavar="[SECONDS]",
     help="Look again every 2 or SECONDS seconds, until Ctrl-C.",
 )  # fmt: skip
+@click.option("--prometheus", is_flag=True, help="Print problems and figures for Prometheus.")
 @json_option
-def status(watch: float | None) -> None:
+def status(watch: float | None, prometheus: bool) -> None:
     """Show what is wrong, how much waits for each destination and for how long, and who is at work.
 
     Counts are exact up to 1,000; "~" marks an estimate. Rates are those of the last minute. Exit code 0, even if
     something is wrong: for supervisors there is `health`.
+
+    --prometheus is for node_exporter's textfile collector or a pushgateway. `health --serve` answers with the same at
+    /metrics. A worker's own counts are at the /metrics of the worker.
     """
+    if prometheus and (watch is not None or wants_json()):
+        raise click.UsageError("--prometheus goes without --watch and without --json")
     app, settings = installed() or (None, Settings())
     with closing(Connections(settings, app)) as connections:
-        if watch is None:
+        if prometheus:
+            from prometheus_client import generate_latest
+
+            from outbox_tasks.telemetry.metrics import database_registry
+
+            echo_raw(generate_latest(database_registry(connections)))
+        elif watch is None:
             status = read(connections)
             answer(for_programs(status, settings), status_shown(status, settings, console().width))
         else:

@@ -47,7 +47,7 @@ def unsent(store: Store) -> list[Unsent]:
         else:
             why = (
                 "something else comes first, another drain is at work, or they were written just now "
-                "(see outbox-tasks keys and doctor)"
+                "(see outbox-tasks list --by key, and doctor)"
             )
             found.append(Unsent(name, one.due, "behind", why))
     return [one for one in found if one.waiting]

@@ -1,7 +1,7 @@
 """Answers /livez, /readyz and /metrics over HTTP, if `monitor_port` is set.
 
-Threads of a worker's main process answer, so a process that is stopped or stuck does not answer. `outbox-tasks monitor`
-answers without a worker.
+Threads of a worker's main process answer, so a process that is stopped or stuck does not answer. Without a worker,
+`outbox-tasks health --serve` answers.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def of_worker(resources: Resources) -> Pages:
 
 
 def standalone(settings: Settings) -> Pages:
-    """The pages of `outbox-tasks monitor`. It is alive as long as it answers."""
+    """The pages of `outbox-tasks health --serve`. It is alive as long as it answers."""
 
     def state(environ: Any, start_response: Any) -> Any:
         with closing(Connections(settings)) as connections:

@@ -151,7 +151,7 @@ def test_without_a_worker_the_monitor_answers_for_the_database_and_the_broker(re
         "broker_url": f"redis://{LOOPBACK}:{nobody}/0",
     }
     for values, expected in (({}, 200), (away, 503)):
-        argv = outbox_tasks_argv("monitor", "--port", "0")
+        argv = outbox_tasks_argv("health", "--serve", "--port", "0")
         with Child.start("monitor", argv, env=relay.env(**values), log=tmp_path / f"log{expected}") as child:
             said = eventually(lambda child=child: re.search(r"answers at (http://[^/]+)/", child.tail(5)))
             assert client.get(f"{said[1]}/livez").is_success

@@ -237,36 +237,36 @@ class TestTheWebhook:
 class TestTheCommand:
     @pytest.fixture
     def run(self, command: Command) -> Command:
-        return partial(command, "alerts")
+        return partial(command, "doctor")
 
     def test_lists_what_is_going_on_first(
         self, run: Command, database: Database, later: Later, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("COLUMNS", "80")
-        assert (run().exit_code, run().stdout) == (0, "There was no alert.\n")
+        assert (run("--alerts").exit_code, run("--alerts").stdout) == (0, "There was no alert.\n")
         told(database, problem("stale"))
         later(QUIET_SECONDS)
         told(database)
-        assert run().exit_code == 0
+        assert run("--alerts").exit_code == 0
         told(database, problem(which="[red]"))
-        shown = json.loads(run("--json").stdout)["alerts"]
+        shown = json.loads(run("--alerts", "--json").stdout)["alerts"]
         assert [(one["code"], one["which"], one["state"]) for one in shown] == [
             ("dead_letters", "[red]", "open"),
             ("stale", "orders", "over"),
         ]
-        assert run().exit_code == 1
-        lines = run().stdout.splitlines()
+        assert run("--alerts").exit_code == 1
+        lines = run("--alerts").stdout.splitlines()
         assert (lines[0], lines[2]) == ("error: It is dead_letters.", "over after 60 s: It is stale.")
         assert max(map(len, lines)) <= 80
 
     def test_posts_a_test(self, run: Command, web: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-        refused = run("--test")
+        refused = run("--test-alert")
         assert (refused.exit_code, "set OUTBOX_ALERT_WEBHOOK" in refused.output) == (1, True)
         monkeypatch.setenv("OUTBOX_ALERT_WEBHOOK", web.url)
-        accepted = run("--test")
+        accepted = run("--test-alert")
         assert (accepted.exit_code, "accepted the test: HTTP 200." in accepted.stdout) == (0, True)
         assert web.got[0]["problems"] == []
         web.status, web.answer = 404, b"no_team"
-        failed = run("--test")
+        failed = run("--test-alert")
         assert (failed.exit_code, "HTTP 404 no_team" in failed.output) == (1, True)
         assert web.secret not in accepted.output + failed.output

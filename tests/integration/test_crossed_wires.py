@@ -105,7 +105,7 @@ def test_an_outbox_that_was_moved_adopts_the_broker(
     check(working)
     for name, value in environment(other, broker_url=other.broker_url).items():
         monkeypatch.setenv(name, value)
-    done = CliRunner().invoke(cli.outbox, ["adopt"], prog_name="outbox-tasks")
+    done = CliRunner().invoke(cli.outbox, ["init", "--adopt-broker"], prog_name="outbox-tasks")
     assert done.exit_code == 0, done.output
     assert f"schema {other.database_schema}, server " in done.stdout
     assert f"Before: database outbox, schema {mine.database_schema}, server " in done.stdout

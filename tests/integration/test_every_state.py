@@ -65,9 +65,9 @@ def test_every_page_is_shown(visit: Visit, rows: Rows, command: Command, schema:
             connection.exec_driver_sql(statement)
     for browser in (visit(Role.LOOK), visit(**URLS)):
         assert {f"/messages/{id}" for id in ids} <= walk(browser)
-    for words in ("list", "status", "keys", "errors", "audit"):
-        says(command, words)
-        json.loads(says(command, words, "--json"))
+    for words in ("list", "list --by key", "list --by error", "status", "audit"):
+        says(command, *words.split())
+        json.loads(says(command, *words.split(), "--json"))
 
 
 def walk(browser: Browser) -> set[str]:

@@ -33,7 +33,7 @@ def test_a_schema_may_have_any_name(place: Place, schema: str) -> None:
     made = place.command("init", settings=settings)
     assert made.exit_code == 0, made.output
     through_the_pipe(settings, Rows(place.engine, schema))
-    shown = place.command("errors", settings=settings)
+    shown = place.command("list", "--by", "error", settings=settings)
     assert shown.exit_code == 0
     assert "http_400" in shown.output
     redriven = place.command("redrive", "--all", "--yes", settings=settings)
@@ -71,7 +71,7 @@ def test_the_defaults_of_a_role_change_nothing(place: Place, peculiar: Settings)
     rows = Rows(place.engine, "peculiar")
     through_the_pipe(peculiar, rows)
     [id] = [str(row.id) for row in rows.hot()]
-    for arguments in (["list"], ["list", "--json"], ["show", id], ["errors"], ["status"], ["keys"], ["audit"]):
+    for arguments in (["list"], ["list", "--json"], ["show", id], ["status"], ["list", "--by", "key"], ["audit"]):
         shown = place.command(*arguments, settings=peculiar)
         assert shown.exit_code == 0, shown.output
     assert place.command("health", "--json", settings=peculiar).stdout.startswith("{")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from outbox_tasks.operating.messages.payload import laid_out, lossless
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable
 from tests.conftest import Rows, eventually, seconds_from_now
-from tests.integration.archived import Archived
 from tests.integration.doctoring import tally
 from tests.integration.test_redrive import acts, bury
 
@@ -96,8 +94,8 @@ class TestList:
             assert id in run("show", id).stdout, (time, column)
             assert told(run("show", id, "--json"))["id"] == id
         assert {one["id"] for one in told(run("list", "--json"))["messages"]} == ids
-        for command in ("list", "status", "health", "errors", "keys"):
-            assert not isinstance(run(command).exception, Exception)
+        for command in ("list", "list --by error", "list --by key", "status", "health"):
+            assert not isinstance(run(*command.split()).exception, Exception)
 
     def test_says_that_there_are_more(self, run: Run, rows: Rows) -> None:
         rows.insert(3)
@@ -108,7 +106,7 @@ class TestList:
 
     def test_takes_an_error_group_as_an_error(self, run: Run, rows: Rows) -> None:
         [id] = bury(rows)
-        [group] = told(run("errors", "--json"))["groups"]
+        [group] = told(run("list", "--by", "error", "--json"))["groups"]
         assert [one["id"] for one in told(run("list", "--error", group["group"], "--json"))["messages"]] == [id]
         refused = run("list", "--error", group["group"], "--state", "sent")
         assert (refused.exit_code, "one of dead letters" in refused.stderr) == (2, True)
@@ -148,7 +146,7 @@ class TestShow:
     def test_nothing_that_others_wrote_reaches_the_terminal_as_a_command(self, run: Run, rows: Rows) -> None:
         evil = "\x1b]0;owned\x07[red]"
         [id] = bury(rows, key=evil, last_error=evil, event_type=evil, payload=evil.encode(), headers={"h": evil})
-        for command in (["show", id], ["list"], ["errors"], ["redrive", "--all", "--dry-run"]):
+        for command in (["show", id], ["list"], ["list", "--by", "error"], ["redrive", "--all", "--dry-run"]):
             shown = run(*command).output
             assert "\x1b]" not in shown
             assert "\x07" not in shown
@@ -167,16 +165,19 @@ class TestShow:
 
 class TestErrors:
     def test_in_groups_with_what_to_do(self, run: Run, rows: Rows) -> None:
-        assert run("errors").stdout == "There are no dead letters.\n"
+        assert run("list", "--by", "error").stdout == "There are no dead letters.\n"
         ids = bury(rows, 3)
         bury(rows, destination="mails")
-        shown = run("errors").stdout
+        shown = run("list", "--by", "error").stdout
         assert max(map(len, shown.splitlines()[:8])) <= 80
         assert "refused: no such order 42" in shown
-        first, second = told(run("errors", "--json"))["groups"]
+        first, second = told(run("list", "--by", "error", "--json"))["groups"]
         assert (first["count"], first["id"] in ids, second["destination"]) == (3, True, "mails")
         assert first["redrive"] == f"outbox-tasks redrive --group {first['group']}"
-        assert [g["count"] for g in told(run("errors", "--destination", "mails", "--json"))["groups"]] == [1]
+        [group] = told(run("list", "--by", "error", "--destination", "mails", "--json"))["groups"]
+        assert group["count"] == 1
+        refused = run("list", "--by", "error", "--key", "order:42")
+        assert (refused.exit_code, "the only filter is --destination" in refused.stderr) == (2, True)
 
 
 class TestActs:
@@ -271,7 +272,7 @@ class TestActs:
             _, err = process.communicate(timeout=60)
         [act] = acts(rows)
         assert process.returncode == 1
-        assert f"Another process may go on with act {act.seq}. To end it: outbox-tasks stop {act.seq}" in err
+        assert f"Another process may go on with act {act.seq}. To end it: outbox-tasks audit --stop {act.seq}" in err
 
     def test_can_be_stopped_by_somebody_else(self, environment: None, run: Run, rows: Rows) -> None:
         del environment
@@ -280,11 +281,11 @@ class TestActs:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
             eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
             [act] = acts(rows)
-            assert told(run("stop", str(act.seq), "--who", "bob", "--json")) == {"stopped": True}
+            assert told(run("audit", "--stop", str(act.seq), "--who", "bob", "--json")) == {"stopped": True}
             out, _ = process.communicate(timeout=60)
         assert (process.returncode, json.loads(out)["stopped"]) == (1, True)
         assert json.loads(out)["redriven"] == acts(rows)[0].count < 500
-        again = run("stop", str(act.seq))
+        again = run("audit", "--stop", str(act.seq))
         assert (again.exit_code, again.stdout) == (1, f"No. {act.seq} is not under way.\n")
         assert "stopped by bob" in run("audit").stdout
 
@@ -394,29 +395,13 @@ class TestEdit:
         assert (rows.one(id).payload, acts(rows)) == (b"{}", [])
 
 
-class TestPurge:
-    def test_days_of_the_archive(self, run: Run, rows: Rows) -> None:
-        """A day goes when all of it is older."""
-        Archived(rows.engine, str(rows.tables.messages.schema)).make_day(date(2024, 6, 1))
-        assert told(run("purge", "--older-than", "30d", "--dry-run", "--json"))["days"] == ["2024-06-01"]
-        assert run("purge", "--older-than", "30d", typed="n\n").exit_code == 1
-        done = told(run("purge", "--older-than", "30d", "--yes", "--json", "--why", "enough"))
-        assert done["days"] == ["2024-06-01"]
-        assert run("purge", "--older-than", "30d", "--yes").stdout == "No day of the archive is wholly older.\n"
-        [act] = acts(rows)
-        assert (act.action, act.why, act.facts["days"]) == ("purge", "enough", ["2024-06-01"])
-
-    def test_dead_letters(self, run: Run, rows: Rows) -> None:
-        bury(rows, 2, dead_at=seconds_from_now(-90_000))
-        bury(rows, destination="mails", dead_at=seconds_from_now(-90_000))
-        bury(rows)
-        assert told(run("purge", "--dead", "--older-than", "1d", "--dry-run", "--json"))["count"] == 3
-        assert (
-            told(run("purge", "--dead", "--older-than", "1d", "--destination", "mails", "--yes", "--json"))["deleted"]
-            == 1
-        )
-        assert told(run("purge", "--dead", "--older-than", "1d", "--yes", "--json"))["deleted"] == 2
-        assert (len(rows.hot()), rows.archived()) == (1, [])
+def test_discarded_messages_can_be_deleted_for_good(run: Run, rows: Rows) -> None:
+    [deleted], [kept] = bury(rows), bury(rows, destination="mails")
+    assert told(run("discard", "--delete", "--destination", "orders", "--yes", "--json"))["deleted"] == 1
+    assert told(run("discard", "--all", "--yes", "--json"))["discarded"] == 1
+    assert (rows.hot(), [str(row.id) for row in rows.archived()]) == ([], [kept])
+    assert run("show", deleted).exit_code == 1
+    assert [act.action for act in acts(rows)] == ["purge", "discard"]
 
 
 def test_pauses_are_in_the_audit(run: Run) -> None:

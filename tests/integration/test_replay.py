@@ -240,8 +240,8 @@ class TestStopped:
         [act] = acts(rows)
         assert 0 < act.count == len(rows.hot()) < 300
         if by is signal.SIGKILL:  # it is still under way, and nobody runs it
-            assert "to end it: outbox-tasks stop" in run("--resume", str(act.seq)).stderr
-            command("stop", str(act.seq))
+            assert "to end it: outbox-tasks audit --stop" in run("--resume", str(act.seq)).stderr
+            command("audit", "--stop", str(act.seq))
         if by is signal.SIGTERM:
             assert f"{act.count} message" in out
             assert f"To go on: outbox-tasks replay --resume {act.seq}" in out

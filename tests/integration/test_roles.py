@@ -355,8 +355,9 @@ class TestWork:
         finally:
             publishers.close()
             store.close()
-        for command in ("status", "metrics", "keys", "errors", "alerts", "health"):
-            assert "permission denied" not in place.command(command, settings=settings).output, command
+        for command in ("status", "status --prometheus", "list --by key", "list --by error", "doctor --alerts"):
+            said = place.command(*command.split(), settings=settings).output
+            assert "permission denied" not in said, command
 
     def test_of_the_relay_s_housekeeping(self, place: Place, rows: Rows, tmp_path: Path) -> None:
         """It makes, exports and drops partitions that it does not own."""
@@ -390,22 +391,31 @@ class TestWork:
         [sent] = rows.insert(1)
         rows.settle(sent)
         for command in [
-            ("list",), ("list", "--state", "dead"), ("show", first), ("errors",), ("keys",), ("status",), ("alerts",),
+            ("list",), ("list", "--state", "dead"), ("show", first),
+            ("list", "--by", "error"), ("list", "--by", "key"), ("status",), ("doctor", "--alerts"),
             ("redrive", first, *why), ("discard", second, *why), ("redrive", "--all", *why), ("pause", "orders"),
-            ("resume", "orders"), ("audit",), ("replay", sent, *why), ("metrics",),
+            ("resume", "orders"), ("audit",), ("replay", sent, *why), ("status", "--prometheus"),
         ]:  # fmt: skip
             done = place.command(*command, settings=settings)
             assert done.exit_code == 0, (command, done.output)
         rows.change([third, fourth, keyed], **dead)
         payload = json.dumps({"mended": True})
-        for command in [("edit", third, "--payload", "-", *why), ("purge", "--dead", "--older-than", "1s", *why)]:
+        for command in [("edit", third, "--payload", "-", *why), ("discard", "--all", "--delete", *why)]:
             done = place.command(*command, settings=settings, input=payload)
             assert done.exit_code == 0, (command, done.output)
 
     def test_of_a_reader(self, place: Place, rows: Rows) -> None:
         settings = settings_of("reader", place)
         [dead] = rows.insert(1, payload=b'"secret"', status="dead", key="k", dead_at=seconds_from_now(-60))
-        for command in [("list",), ("errors",), ("keys",), ("status",), ("alerts",), ("metrics",), ("health",)]:
+        for command in [
+            ("list",),
+            ("list", "--by", "error"),
+            ("list", "--by", "key"),
+            ("status",),
+            ("status", "--prometheus"),
+            ("doctor", "--alerts"),
+            ("health",),
+        ]:
             done = place.command(*command, settings=settings)
             assert "permission denied" not in done.output, command
             assert done.exit_code == (command == ("health",)), (command, done.output)
@@ -507,7 +517,7 @@ class TestTheAudit:
         rows.settle(sent)
         for command in [
             ("redrive", first, *why), ("discard", second, *why), ("pause", "orders"), ("resume", "orders"),
-            ("purge", "--dead", "--older-than", "1s", *why), ("replay", sent, *why),
+            ("discard", "--all", "--delete", *why), ("replay", sent, *why),
         ]:  # fmt: skip
             done = place.command(*command, settings=settings)
             assert done.exit_code == 0, (command, done.output)

@@ -91,11 +91,12 @@ def test_nothing_that_people_logs_and_tables_are_told_has_a_secret(
     with rows.engine.connect() as connection:
         failed = connection.execute(select(rows.tables.destinations.c.name, rows.tables.destinations.c.error)).all()
     assert {name for name, error in failed if error} == values["destinations"].keys(), "each was tried, and failed"
-    for command in ("list", "errors", "keys", "alerts", "audit", "health", "doctor"):
-        run(command)
-        run(command, "--json")
+    for command in ("list", "list --by error", "list --by key", "doctor --alerts", "audit", "health", "doctor"):
+        run(*command.split())
+        run(*command.split(), "--json")
     for command in (
-        ("show", ids[0]), ("show", ids[0], "--json"), ("metrics",), ("maintain",), ("alerts", "--test"), ("export",),
+        ("show", ids[0]), ("show", ids[0], "--json"), ("status", "--prometheus"), ("maintain",),
+        ("doctor", "--test-alert"), ("export",),
         ("pause", "http", "--why", "a test"), ("resume", "http"), ("redrive", *dead, "--yes"),
     ):  # fmt: skip
         run(*command)

@@ -71,7 +71,8 @@ class TestPod:
     def test_runs_a_role_of_the_image(self, name: str) -> None:
         [container] = PODS[name]["containers"]
         assert container["args"][0] in ROLES | COMMANDS
-        assert name.endswith(f" outbox-{container['args'][0]}")
+        role = "monitor" if "--serve" in container["args"] else container["args"][0]
+        assert name.endswith(f" outbox-{role}")
 
     def test_has_few_rights(self, name: str) -> None:
         pod, [container] = PODS[name], PODS[name]["containers"]

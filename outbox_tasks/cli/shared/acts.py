@@ -1,4 +1,4 @@
-"""What redrive, try, discard, purge and edit share: show what would be done, ask, do it, and say what was done."""
+"""What redrive, try, discard, replay and edit share: show what would be done, ask, do it, and say what was done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
@@ -42,9 +41,9 @@ def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | No
         raise click.UsageError(f"say which messages to {what}, or --all")
 
 
-def do(store: Store, choice: Choice, options: ActOptions, until: Callable[[datetime], datetime] | None = None) -> None:
-    """Show what would be done, ask, do it, and say what was done. `until`: see `Operator.plan`."""
-    found, limit = preview(store, choice, until), options.limit
+def do(store: Store, choice: Choice, options: ActOptions) -> None:
+    """Show what would be done, ask, do it, and say what was done."""
+    found, limit = preview(store, choice), options.limit
     plan, replay = found.plan, choice.replay
     if not wants_json():
         _show(choice, found)
@@ -70,7 +69,7 @@ def do(store: Store, choice: Choice, options: ActOptions, until: Callable[[datet
         try:
             done = runner.follow(entry, options.who, stop, moved)
         except OutboxError:
-            say(f"Another process may go on with act {entry}. To end it: outbox-tasks stop {entry}", err=True)
+            say(f"Another process may go on with act {entry}. To end it: outbox-tasks audit --stop {entry}", err=True)
             raise
     _report(store, choice, done)
 

@@ -46,7 +46,7 @@ def status_shown(status: Status, settings: Settings, width: int) -> RenderableTy
     narrow = width < NARROW_COLUMNS
     parts: list[RenderableType] = [*shown(status.examination.problems, causes=False)]
     parts = parts or [Text("✓ in order", style="bold green")]
-    parts += [cell(f"{under_way(act._asdict())}: outbox-tasks stop {act.seq}", "cyan") for act in status.acts]
+    parts += [cell(f"{under_way(act._asdict())}: outbox-tasks audit --stop {act.seq}", "cyan") for act in status.acts]
     if not status.destinations:  # the database does not say what waits, and who is at work
         return Group(*parts)
     parts += [Text(), _destinations(status, settings, narrow)]

@@ -1,4 +1,4 @@
-"""Why a message is where it is, until when, and what to do about it: for `show`, `keys`, the search and the page."""
+"""Why a message is where it is, until when, and what to do about it: for `show`, `list --by key` and the page."""
 
 from __future__ import annotations
 

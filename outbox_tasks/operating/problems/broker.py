@@ -84,7 +84,7 @@ def _crossed(broker: Any, owner: Any, more: str) -> Problem:
         "outbox is not the broker's does not start, and claims nothing.",
         "Give each a broker of its own (OUTBOX_BROKER_URL: another number of Redis, or another virtual host), or "
         "correct OUTBOX_DATABASE_URL.\n"
-        "The same outbox, moved here (docs/operate.md, One broker, one outbox): outbox-tasks adopt",
+        "The same outbox, moved here (docs/operate.md, One broker, one outbox): outbox-tasks init --adopt-broker",
     )
 
 

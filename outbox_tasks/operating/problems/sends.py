@@ -91,7 +91,7 @@ def _refuses(name: str, status: DestinationStatus) -> Problem:
         f"{name} refuses everything{_codes(status)}: {many(status.refused, 'send')} failed, and {last}"
         f"{_next_try(status)}{_waits(status)}.",
         "It answers, but takes nothing: its address, its credentials or what it expects may have changed.",
-        f"{shell_line('errors', '--destination', name)}\n"
+        f"{shell_line('list', '--by', 'error', '--destination', name)}\n"
         f"{shell_line('pause', name)}\nWhile it is paused, its messages wait and spend no attempts.",
         which=name,
         since=status.arrived_ago,
@@ -106,7 +106,7 @@ def _failing(name: str, status: DestinationStatus) -> Problem:
         f"last minute, and {status.sent:,.0f} arrived{_next_try(status)}{_waits(status)}.",
         "Some of its messages are refused, or some of its servers are out of order. Failed messages are tried again, "
         "and end as dead letters.",
-        shell_line("errors", "--destination", name)
+        shell_line("list", "--by", "error", "--destination", name)
         + "\n"
         + shell_line("list", "--destination", name, "--state", "retrying"),
         which=name,

@@ -136,7 +136,7 @@ def _dead(name: str, status: DestinationStatus) -> Problem:
         "dead_letters",
         f"{name}: {letters} {'waits' if count == 1 else 'wait'} for a person{since}{why}.",
         "They can't be delivered as they are, or have no attempts left. They stay until a person sees to them.",
-        f"{shell_line('errors', '--destination', name)}\nThen outbox-tasks redrive, edit or discard.",
+        f"{shell_line('list', '--by', 'error', '--destination', name)}\nThen outbox-tasks redrive, edit or discard.",
         which=name,
         since=status.dead_for,
         how_many=count,
@@ -154,7 +154,7 @@ def _keys(name: str, count: int) -> Problem:
         "keys_blocked",
         f"{name}: dead messages hold up {many(count, 'key')}.",
         'Later messages of such a key wait, so that none overtakes the dead one (on_dead = "block").',
-        f"{shell_line('keys', '--destination', name)}\n"
+        f"{shell_line('list', '--by', 'key', '--destination', name)}\n"
         'Redrive or discard the dead messages; on_dead = "skip" lets the others pass.',
         which=name,
         how_many=count,

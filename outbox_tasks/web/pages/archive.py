@@ -27,6 +27,5 @@ def archive(visit: Visit) -> Response:
         settings=settings,
         commands=[
             shell_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
-            shell_line("purge", "--older-than", "30d", "--why", "…"),
         ],
     )
