@@ -13,7 +13,8 @@ from outbox_tasks.cli.shared.acts import stoppable
 from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store, relay_settings
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
+from outbox_tasks.operating.overview import COUNTED_EXACTLY
+from outbox_tasks.operating.unsent import Unsent, unsent
 from outbox_tasks.relay.drain import Drained
 from outbox_tasks.relay.drain_all import drain_all
 from outbox_tasks.relay.publishers import Publishers
@@ -93,7 +94,7 @@ def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
         text += ". Stopped before the end" if drained.more else ". Nothing more is due"
     lines = [f"{text}."]
     for one in not_sent:
-        waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED else None)
+        waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED_EXACTLY else None)
         lines.append(one_line(f"{one.destination} still has {waiting}, because {one.why}."))
     counts = {"sent": sent, "later": later, "dead": dead, "ended": not drained.more, "outages": outages}
     answer({**counts, "left": [asdict(one) for one in not_sent]}, "\n".join(lines))

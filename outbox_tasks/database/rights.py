@@ -113,14 +113,3 @@ def functions(kind: Kind) -> tuple[str, ...]:
         "relay": (*HOUSEKEEPING, "outbox_write"), "worker": ("outbox_write",), "operator": MEASURED, "reader": MEASURED,
     }  # fmt: skip
     return COMPUTED + own[kind]
-
-
-def allows(kind: Kind, name: str, privilege: str, column: str | None) -> bool:
-    """Whether this kind of role has a privilege on a table, on one of its columns, or on a function with its types."""
-    if privilege == "EXECUTE":
-        return name.partition("(")[0] in functions(kind)
-    for given in dict(rights(kind)).get(name, ()):
-        given_privilege, _, columns = given.rstrip(")").partition(" (")
-        if given_privilege == privilege and (not columns or column in columns.split(", ")):
-            return kind != "reader" or column not in HIDDEN
-    return False

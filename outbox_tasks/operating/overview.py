@@ -1,4 +1,4 @@
-"""The state of an outbox: its destinations, its workers, and when claim, beat and maintenance ran last.
+"""The state of an outbox's destinations: how many messages are in each state, and how the sends go.
 
 It is read from the database alone, in a few round trips. Their cost does not grow with the tables.
 """
@@ -16,48 +16,23 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import one_line
 
-BOUND = 1_000
+COUNTED_EXACTLY = 1_000
 """Messages of a destination and state are counted up to this, and estimated beyond it."""
 
-COUNTED_OF_ALL, COUNTED_OF_EACH = 10_000, 10
-"""With many destinations fewer of each are counted: about so many in all, but so many of each at least."""
-
-PAGES = 300
-"""Pages of the table that are read for an estimate."""
-
-COUNTED = 10_000
+COUNTED_AT_MOST = 10_000
 """Messages that wait for a key, and keys, are counted up to here."""
 
-KEYS = 1_000
-"""Keys of a destination whose heads are looked at for the oldest."""
+PAGES_SAMPLED = 300
+"""Pages of the tables that are read for an estimate."""
 
-MOST_UNKNOWN = 100
+UNKNOWN_SHOWN_AT_MOST = 100
 """Destinations that are looked at though they are not configured: a writer can name any number."""
-
-REFUSALS = 5
-"""Sends that a destination has refused since one arrived, from which on it counts as refusing everything."""
-
-REFUSED_SECONDS = 3600.0
-"""Seconds after the last refusal, after which nobody knows whether the destination still refuses."""
-
-FAILING_SENDS, FAILING_SHARE = 5, 0.2
-"""Failed sends of the last minute, and their share of all, from which on a destination counts as failing."""
-
-RECOVERED_SECONDS = 15.0
-"""Seconds without a failed send after which a destination has recovered, if sends arrive."""
 
 STATES = ("pending", "leased", "handed over", "running", "retrying", "scheduled", "dead")
 """The states of the view outbox_all that are not of the archive."""
 
 Part = tuple[str, str]
 """A destination, and where its messages are: see look/counts.sql."""
-
-DUE_AGAIN = {"ready", "leased", "run"}
-"""Places where what has failed is due again."""
-
-
-UNANSWERED = ("connection", "timeout")
-"""Codes of errors whose text is that of a client on this host."""
 
 
 @dataclass(slots=True)
@@ -72,7 +47,7 @@ class DestinationStatus:
     """How many could be claimed now, but for their order; estimated if `pending` is."""
     oldest: float | None = None
     """For how many seconds the oldest due message has been due. Of messages with a key, only the heads of the first
-    `KEYS` keys are looked at."""
+    keys are looked at."""
     held_up: int = 0
     """How many keys a dead message holds up."""
     drains: int = 0
@@ -115,9 +90,10 @@ class DestinationStatus:
 
     @property
     def refuses(self) -> bool:
-        """Whether it answers, and takes nothing. Where nothing waits and nothing is dead, somebody has seen to it."""
-        lately = self.failed_ago is not None and self.failed_ago < REFUSED_SECONDS
-        return lately and self.refused >= REFUSALS and bool(self.waiting or self.states["dead"])
+        """Whether it answers, and takes nothing: it has refused five sends since one arrived, the last one within an
+        hour. Where nothing waits and nothing is dead, somebody has seen to it."""
+        lately = self.failed_ago is not None and self.failed_ago < 3600
+        return lately and self.refused >= 5 and bool(self.waiting or self.states["dead"])
 
     @property
     def share_failed(self) -> float:
@@ -126,11 +102,11 @@ class DestinationStatus:
 
     @property
     def fails(self) -> bool:
-        """Whether many of its sends fail. It has recovered when sends arrive, and no send has failed for so long that
-        one should have, at the rate of the last minute."""
-        if self.failed < FAILING_SENDS or self.share_failed < FAILING_SHARE:
+        """Whether many of its sends fail: five in the last minute, and a fifth of all. It has recovered when sends
+        arrive, and none has failed for longer than, at the rate of the last minute, three failures would take."""
+        if self.failed < 5 or self.share_failed < 0.2:
             return False
-        gap = min(RECOVERED_SECONDS, 3 * 60 / self.failed)
+        gap = min(15.0, 3 * 60 / self.failed)
         return self.arrived_ago is None or self.failed_ago is None or self.failed_ago <= max(gap, self.arrived_ago)
 
     @property
@@ -154,83 +130,82 @@ Destinations = Mapping[str, DestinationStatus]
 
 
 def destinations(
-    database: Database, bound: int = BOUND, *, estimate: bool = True, only: str | None = None
+    database: Database, bound: int = COUNTED_EXACTLY, *, estimate: bool = True, only: str | None = None
 ) -> dict[str, DestinationStatus]:
-    """By name: the destinations that are configured, and up to `MOST_UNKNOWN` others that have messages, are paused or
-    out of reach. `only`: this one alone."""
+    """By name: the destinations that are configured, and up to `UNKNOWN_SHOWN_AT_MOST` others that have messages, are
+    paused or out of reach. `only`: this one alone. `bound`: messages of a state are counted up to this; with many
+    destinations, up to fewer: about 10,000 in all, but 10 of each at least."""
     configured = database.settings.destinations
     breakers = {row.name: row._asdict() for row in database.ask("traffic/states.sql")}
-    if only is None:
-        present = {row.destination for row in database.ask("look/present.sql", known=[*configured], most=MOST_UNKNOWN)}
-        names = sorted({*configured, *sorted({*breakers, *present} - configured.keys())[:MOST_UNKNOWN]})
-    else:
+    if only is not None:
         names = [only]
-    found = {name: DestinationStatus(name in configured) for name in names}
-    for name in found.keys() & breakers.keys():
-        found[name].breaker = breakers[name]
-    bound = min(bound, max(COUNTED_OF_EACH, COUNTED_OF_ALL // max(1, len(names))))
+    else:
+        present = database.ask("look/present.sql", known=[*configured], most=UNKNOWN_SHOWN_AT_MOST)
+        unknown = sorted({*breakers, *(row.destination for row in present)} - configured.keys())
+        names = sorted({*configured, *unknown[:UNKNOWN_SHOWN_AT_MOST]})
+    statuses = {name: DestinationStatus(name in configured) for name in names}
+    for name in statuses.keys() & breakers.keys():
+        statuses[name].breaker = breakers[name]
+    bound = min(bound, max(10, 10_000 // max(1, len(names))))
     parts: dict[Part, list[Any]] = defaultdict(list)
     for row in database.ask("look/counts.sql", destinations=names, most=bound):
         parts[row.destination, row.place].append(row)
     full = {part for part, rows in parts.items() if rows[0].full}
-    sampled, all_read = _sampled(database) if full and estimate else ({}, False)
+    estimates, all_pages_read = _estimated(database) if full and estimate else ({}, False)
     for part, rows in parts.items():
-        _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in full else None, exact=all_read)
-    for row in database.ask("look/heads.sql", blocking=_blocking(database, names), most=min(bound, KEYS)):
-        one = found[row.destination]
-        one.held_up = row.held_up
-        one.oldest = _longest(one.oldest, row.oldest)
+        estimated = estimates.get(part, {}) if part in full else None
+        _add(statuses[part[0]], part[1], rows, estimated, exact=all_pages_read)
+    for row in database.ask("look/heads.sql", blocking=blocking(database, names), most=bound):
+        status = statuses[row.destination]
+        status.held_up, status.oldest = row.held_up, _longest(status.oldest, row.oldest)
     for row in database.ask("look/drains.sql"):
-        if row.destination in found:
-            found[row.destination].drains = row.count
-    _add_sends(database, found)
-    return found
-
-
-def cut(found: Destinations) -> bool:
-    """Whether there may be more destinations that are not configured."""
-    return sum(not one.configured for one in found.values()) >= MOST_UNKNOWN
-
-
-def _add_sends(database: Database, statuses: Mapping[str, DestinationStatus]) -> None:
-    """Add how the sends went lately."""
+        if row.destination in statuses:
+            statuses[row.destination].drains = row.count
     for row in database.ask("report/lately.sql", arrived=[*activity.SENT], failures=[*activity.FAILED]):
-        if (status := statuses.get(row.destination)) is not None:
+        if row.destination in statuses:
+            status = statuses[row.destination]
             status.sent, status.failed, status.refused = row.sent, row.failed, row.refused
             status.arrived_ago, status.failed_ago = row.arrived_ago, row.failed_ago
+    return statuses
+
+
+def cut(statuses: Destinations) -> bool:
+    """Whether there may be more destinations that are not configured."""
+    return sum(not status.configured for status in statuses.values()) >= UNKNOWN_SHOWN_AT_MOST
 
 
 def _add(
-    one: DestinationStatus, place: str, rows: Iterable[Any], estimates: Mapping[str, int] | None, *, exact: bool
+    status: DestinationStatus, place: str, rows: Iterable[Any], estimates: Mapping[str, int] | None, *, exact: bool
 ) -> None:
-    """Add the counts of a place. `estimates`: of one that goes beyond the bound; they may be exact."""
-    states: Counter[str] = Counter()
+    """Add the counts of a place. `estimates`: of a place where not all were counted; `exact`: they are no estimates."""
+    counts: Counter[str] = Counter()
     for row in rows:
-        states[row.state] += row.counted
-        one.oldest = _longest(one.oldest, row.oldest)
-        one.waited = _longest(one.waited, row.waited)
-        if row.code is not None and row.state in one.codes:
-            codes = one.codes[row.state]
+        counts[row.state] += row.counted
+        status.oldest = _longest(status.oldest, row.oldest)
+        status.waited = _longest(status.waited, row.waited)
+        status.dead_for = _longest(status.dead_for, row.dead_for)
+        if row.code is not None and row.state in status.codes:
+            codes = status.codes[row.state]
             codes[row.code] = codes.get(row.code, 0) + row.counted
-        one.dead_for = _longest(one.dead_for, row.dead_for)
         if row.state == "retrying" and row.next is not None:
-            one.put_off = row.next if one.put_off is None else min(one.put_off, row.next)
+            status.put_off = row.next if status.put_off is None else min(status.put_off, row.next)
     if estimates is not None:
-        states |= Counter(estimates)  # the larger of both: no estimate is below what was counted
-        one.estimated |= set() if exact else states.keys()
-    one.due += states["pending"] + (states["retrying"] if place in DUE_AGAIN else 0)
-    for state, count in states.items():
-        one.states[state] += count
+        counts |= Counter(estimates)  # the larger of both: no estimate is below what was counted
+        status.estimated |= set() if exact else counts.keys()
+    # What has failed is due again where it is in these places; in others it waits for its time, or is in a key's order.
+    status.due += counts["pending"] + (counts["retrying"] if place in ("ready", "leased", "run") else 0)
+    for state, count in counts.items():
+        status.states[state] += count
 
 
-def _sampled(database: Database) -> tuple[dict[Part, dict[str, int]], bool]:
+def _estimated(database: Database) -> tuple[dict[Part, dict[str, int]], bool]:
     """About how many messages are in each place and state; and whether these are all, since the tables are small."""
     pages = database.ask("look/pages.sql")[0].pages
-    percent = min(100.0, 100.0 * PAGES / max(1, pages))
-    found: dict[Part, dict[str, int]] = defaultdict(dict)
+    percent = min(100.0, 100.0 * PAGES_SAMPLED / max(1, pages))
+    estimates: dict[Part, dict[str, int]] = defaultdict(dict)
     for row in database.ask("look/sample.sql", percent=percent):
-        found[row.destination, row.place][row.state] = round(row.counted * 100.0 / percent)
-    return found, percent == 100.0
+        estimates[row.destination, row.place][row.state] = round(row.counted * 100.0 / percent)
+    return estimates, percent == 100.0
 
 
 def _longest(*ages: float | None) -> float | None:
@@ -238,18 +213,19 @@ def _longest(*ages: float | None) -> float | None:
     return max((min(age, 1e10) for age in ages if age is not None), default=None)
 
 
-def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:
+def archived(store: Store, bound: int = COUNTED_EXACTLY) -> tuple[int, bool]:
     """How many messages are in the archive, and whether that is an estimate."""
     [row] = store.ask("look/archived.sql", most=bound)
     return (max(row.counted, row.estimated), True) if row.full else (row.counted, False)
 
 
-def _blocking(database: Database, names: Iterable[str]) -> str:
-    """Of which destinations a dead message holds up its key."""
+def blocking(database: Database, names: Iterable[str]) -> str:
+    """Of which destinations a dead message holds up its key, as the verbs in sql/look take it."""
     return json.dumps([{"destination": name, "blocks": database.settings.dead_blocks(name)} for name in names])
 
 
 def error_of_circuit(code: str | None, text: str | None) -> str:
-    """Why a circuit is open: the code of the error, and its text if nothing answered. An answer may quote the message,
-    and people who may not read messages, logs and webhooks get this."""
-    return one_line(f"{code}: {text}" if code in UNANSWERED else str(code))
+    """Why a circuit is open: the code of the error, and its text if it is that of a client on this host. Otherwise the
+    destination has answered, and an answer may quote the message; this is also shown to people who may not read
+    messages, in logs and at webhooks."""
+    return one_line(f"{code}: {text}" if code in ("connection", "timeout") else str(code))

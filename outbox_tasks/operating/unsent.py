@@ -1,4 +1,4 @@
-"""What a drain could not send: the destinations that are in trouble, paused or limited, and how much waits for each."""
+"""What a drain could not send: the destinations that still have messages which are due, and why."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from outbox_tasks.operating import overview
 from outbox_tasks.relay.store import Store
 
-COUNTED = 1000
-"""Messages of a destination are counted up to this."""
-
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
@@ -17,7 +14,7 @@ class Unsent:
 
     destination: str
     waiting: int
-    """How many, counted up to some thousand."""
+    """How many, counted up to `overview.COUNTED_EXACTLY`."""
     state: str
     """`trouble`, `paused`, `limited` or `behind`: something else comes first, which is no failure of this drain."""
     why: str
@@ -26,28 +23,24 @@ class Unsent:
 def unsent(store: Store) -> list[Unsent]:
     """The destinations whose due messages a drain has not sent, although it had time for all.
 
-    The tables decide, so that each drain says the same. While a destination is in trouble, its failed messages count,
-    whether or not their next try is due at this moment.
-    """
-    found = []
-    for name, one in overview.destinations(store, COUNTED, estimate=False).items():
-        if not one.configured:
-            continue
-        row = one.breaker
-        # A message that an outage put off has spent no attempt. So it counts as scheduled.
-        waiting = sum(one.states[state] for state in ("pending", "retrying", "scheduled"))
+    While a destination is in trouble, its failed messages count, whether or not their next try is due at this moment:
+    so each drain says the same. A message that an outage put off has spent no attempt, and counts as scheduled."""
+    left = []
+    for name, status in overview.destinations(store, estimate=False).items():
+        row, waiting = status.breaker, status.due
         if row["state"] == "paused":
-            why = ": ".join(filter(None, (f"it is paused by {row['paused_by']}", row["paused_why"])))
-            found.append(Unsent(name, one.due, "paused", why))
+            state, why = "paused", ": ".join(filter(None, (f"it is paused by {row['paused_by']}", row["paused_why"])))
         elif row["failures"]:
-            why = f"its last sends failed ({row['error_code']}: {row['error']})"
-            found.append(Unsent(name, waiting, "trouble", why))
+            state, why = "trouble", f"its last sends failed ({row['error_code']}: {row['error']})"
+            waiting = status.waiting + status.states["scheduled"]
         elif store.limits.of(name).is_limited:
-            found.append(Unsent(name, one.due, "limited", "its rate_limit or concurrency is used up for now"))
+            state, why = "limited", "its rate_limit or concurrency is used up for now"
         else:
+            state = "behind"
             why = (
                 "something else comes first, another drain is at work, or they were written just now "
                 "(see outbox-tasks list --by key, and doctor)"
             )
-            found.append(Unsent(name, one.due, "behind", why))
-    return [one for one in found if one.waiting]
+        if status.configured and waiting:
+            left.append(Unsent(name, waiting, state, why))
+    return left

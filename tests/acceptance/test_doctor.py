@@ -103,13 +103,6 @@ def test_another_app_with_a_shorter_visibility_timeout(relay: Relay, start: Star
     assert short.severity is Severity.ERROR
     assert "shop@" in short.fact
     assert "a visibility timeout of 30 s. The relay's is 3600 s, and it needs 270." in short.fact
-    assert "mails" in told(relay, "shared_broker").fact
-
-
-def test_another_app_with_the_same_timeout_only_shares(relay: Relay, start: Start) -> None:
-    start("-n", "shop@%h", "-Q", "mails")
-    eventually(lambda: "a visibility timeout of 3600 s" in told(relay, "shared_broker").fact)
-    assert found(relay, "visibility_short") == {}
 
 
 def test_another_app_that_takes_from_our_queues(relay: Relay, start: Start) -> None:

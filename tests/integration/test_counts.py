@@ -61,7 +61,7 @@ def test_a_writer_can_name_any_number_of_destinations(store: Store, rows: Rows, 
         rows.insert(150, destination=others, **state)
     rows.insert(2)
     found = overview.destinations(store)
-    assert (len(found), overview.cut(found), found["orders"].due) == (overview.MOST_UNKNOWN + 1, True, 2)
+    assert (len(found), overview.cut(found), found["orders"].due) == (overview.UNKNOWN_SHOWN_AT_MOST + 1, True, 2)
     for code in ("destination_unknown", "dead_letters"):
         problems = [problem for problem in examine(store.settings).problems if problem.code == code]
         assert len(problems) == 11
@@ -140,7 +140,7 @@ class TestOldest:
 def test_counts_beyond_the_bound_are_estimated(
     store: Store, rows: Rows, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.operating.overview.PAGES", 20)
+    monkeypatch.setattr("outbox_tasks.operating.overview.PAGES_SAMPLED", 20)
     rows.insert(3000)
     rows.insert(2000, locked_until=seconds_from_now(3600))
     rows.insert(1500, key="k")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine, make_url, text
 
 from lab.proxy import Proxy
-from outbox_tasks.operating.problems import Connections, Severity, Site, clocks, examine, look
+from outbox_tasks.operating.problems import Connections, Severity, Site, examine, look
 from outbox_tasks.operating.problems.checks import CHECKS, DATABASE
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, seconds_from_now
@@ -113,26 +111,8 @@ def test_missing_session_settings(settings: MakeSettings, rows: Rows, engine: En
         assert found(bare, "session_settings") == {}
 
 
-@pytest.mark.parametrize("apart", [310.0, -40.0])
-def test_a_clock_that_differs(
-    settings: MakeSettings, rows: Rows, monkeypatch: pytest.MonkeyPatch, apart: float
-) -> None:
-    """This host's, which we can change, in place of the server's."""
-    assert found(settings(), "clock_skew") == {}
-    monkeypatch.setattr(clocks, "time", SimpleNamespace(time=lambda: time.time() - apart))
-    differs = examine(settings(), only=["clock_skew"]).problems
-    assert [problem.which for problem in differs] == ["database", "broker"]
-    assert ("ahead of" if apart > 0 else "behind") in differs[0].fact
-    assert differs[0].severity is (Severity.ERROR if abs(apart) > 300 else Severity.WARNING)
-
-
 @pgbouncer.needed
 class TestPgBouncer:
-    @pytest.fixture
-    def bare(self, settings: MakeSettings, rows: Rows) -> Iterator[Settings]:
-        """What our connections need, by the role, as docs/settings.md says."""
-        return settings(statement_timeout=0)
-
     def test_that_refuses_start_up_options(self, settings: MakeSettings, rows: Rows) -> None:
         with pgbouncer.pooled(settings().database_url or "") as url:
             [problem] = examine(settings(database_url=url)).problems
@@ -144,27 +124,6 @@ class TestPgBouncer:
             lost = found(settings(database_url=url), "session_settings")["session_settings"]
         assert "enable_seqscan" in lost.fact
         assert "statement_timeout" in lost.fact
-
-    def test_in_session_mode_is_in_order(self, bare: Settings) -> None:
-        with pgbouncer.pooled(bare.database_url or "", pool_mode="session") as url:
-            seen = found(bare.replace(database_url=url))
-        assert "pooler_prepared" not in seen
-        assert "session_settings" in seen
-
-    def test_in_transaction_mode_without_prepared_statements(self, bare: Settings) -> None:
-        off = {"max_prepared_statements": 0} if pgbouncer.version() >= (1, 21) else {}
-        with pgbouncer.pooled(bare.database_url or "", pool_mode="transaction", **off) as url:
-            broken = found(bare.replace(database_url=url), "pooler_prepared")["pooler_prepared"]
-        assert broken.severity is Severity.ERROR
-        assert "max_prepared_statements" in broken.remedy
-
-    @pytest.mark.skipif(
-        pgbouncer.PROGRAM is not None and pgbouncer.version() < (1, 21), reason="this pgbouncer is older than 1.21"
-    )
-    def test_in_transaction_mode_with_prepared_statements(self, bare: Settings) -> None:
-        on = {"pool_mode": "transaction", "max_prepared_statements": 200}
-        with pgbouncer.pooled(bare.database_url or "", **on) as url:
-            assert found(bare.replace(database_url=url), "pooler_prepared", "check_failed") == {}
 
 
 def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows: Rows) -> None:

@@ -68,33 +68,6 @@ class TestDefaultPrivileges:
         assert place.ask(GIVEN) == "outbox_feed"
 
 
-class TestRightsThatNobodyAskedFor:
-    def test_are_named_by_the_doctor(self, place: Place) -> None:
-        settings = place.settings()
-        place.command("init", settings=settings)
-        assert found(settings, "rights_surplus") == {}
-        place.run(
-            "GRANT SELECT ON outbox_all TO PUBLIC", f'GRANT ALL ON outbox_messages, outbox_messages_0 TO "{place.role}"'
-        )
-        place.run(f'GRANT EXECUTE ON FUNCTION outbox_day_make TO "{place.role}"')
-        surplus = found(settings, "rights_surplus")["rights_surplus"]
-        assert "PUBLIC has SELECT on outbox_all" in surplus.fact
-        assert f"{place.role} has EXECUTE on outbox_day_make(integer)" in surplus.fact
-        assert "outbox_messages_0" in surplus.fact
-        place.run(*surplus.remedy.split("\n"))
-        assert found(settings, "rights_surplus") == {}
-
-    @pytest.mark.parametrize("kind", ["writer", "worker", "relay", "operator", "reader"])
-    def test_are_not_those_of_a_role_that_was_given_them(self, place: Place, kind: str) -> None:
-        settings = place.settings()
-        place.command("init", f"--{kind}={place.role}", settings=settings)
-        assert found(settings, "rights_surplus") == {}
-        place.run(f'GRANT DELETE, TRUNCATE ON outbox_journal TO "{place.role}"')
-        surplus = found(settings, "rights_surplus")["rights_surplus"]
-        assert f"{place.role} has DELETE, TRUNCATE on outbox_journal" in surplus.fact
-        assert f"init --{kind} {place.role}" in surplus.remedy
-
-
 class TestRowLevelSecurity:
     @pytest.fixture
     def relay(self, place: Place) -> Settings:

@@ -44,9 +44,9 @@ STATEMENTS = {
     "worker": "supervised/retry write/first",
     "worker relay": "supervised/begin supervised/end supervised/fail",
     "writer worker relay operator reader": """
-        act/now archive/replay_alone claim/take_held claim/take_keys_singly claim/take_new doctor/backend doctor/grants
+        act/now archive/replay_alone claim/take_held claim/take_keys_singly claim/take_new
         doctor/hidden doctor/indexes doctor/locks doctor/prepared doctor/rights doctor/server doctor/sessions
-        doctor/settings doctor/slots doctor/vacuum feeds/durable keep/alone look/pages report/identity
+        doctor/settings doctor/vacuum feeds/durable keep/alone look/pages report/identity
         supervised/identity""",
     "worker relay operator reader": """
         claim/next_due claim/outstanding doctor/made doctor/open_writers find/aged find/became find/dead

@@ -57,7 +57,7 @@ def shown(run: Run, **more: str) -> Any:
 def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(
     run: Run, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.operating.overview.PAGES", 20)
+    monkeypatch.setattr("outbox_tasks.operating.overview.PAGES_SAMPLED", 20)
     rows.insert(12_000)  # more than are counted, on more pages than are read
     rows.insert(3, destination="[red]mails", locked_until=seconds_from_now(-7200))
     rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))

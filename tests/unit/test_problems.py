@@ -6,15 +6,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks.operating.problems import CODES, Problem, Severity, broker
-from outbox_tasks.operating.problems.addresses import Address, addresses
+from outbox_tasks.operating.problems import CODES, Problem, Severity
 from outbox_tasks.operating.problems.checks import CHECK_FAILED, CHECKS, WORKER_LOST
+from outbox_tasks.operating.problems.destinations import addresses
 from outbox_tasks.operating.problems.order import FOLLOWS, FOLLOWS_THERE, RANK, folded
 from outbox_tasks.operating.problems.problem import PROBLEMS_OF_A_CODE, first_ones, warning
 from outbox_tasks.settings.destination import Destination
@@ -98,56 +97,19 @@ def test_of_many_problems_of_a_code_the_first_are_named_and_the_rest_counted(man
         assert (bounded[-1].fact, bounded[-1].how_many) == ("The same holds for 990 more destinations.", 990)
 
 
-@pytest.mark.parametrize("version", ["6.0.16", "5.0.7"])
-def test_a_redis_that_is_too_old(version: str) -> None:
-    """None of these is to be had any more: what it would say is looked at."""
-    assert [problem.code for problem in broker.old({"redis_version": version})] == ["redis_old"]
-
-
-@pytest.mark.parametrize("said", [{"redis_version": "6.2.0"}, {"redis_version": "7.2.4", "valkey_version": "8.0.1"}])
-def test_a_redis_that_is_new_enough(said: dict[str, Any]) -> None:
-    assert list(broker.old(said)) == []
-
-
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("redis+stream://:secret@host/1/orders", [Address("host", 6379)]),
-        ("rediss://host:7000/0/q?ssl_cert_reqs=none", [Address("host", 7000, tls=True, verified=False)]),
-        ("celery://?broker=valkeys://h/0", [Address("h", 6379, tls=True)]),
-        ("amqps://user:p%40ss@[::1]/vhost?queue=q", [Address("::1", 5671, tls=True)]),
-        ("kafka://u:p@a:1,b/topic?tls=true&ca=/ca.pem",
-         [Address("a", 1, True, "/ca.pem"), Address("b", 9092, True, "/ca.pem")]),
-        ("https://partner.example.org/events?a=b", [Address("partner.example.org", 443, tls=True, public=True)]),
-        ("http://localhost/x", [Address("localhost", 80, public=True)]),
-        ("http://localhost/x?outbox_private=allow", [Address("localhost", 80)]),
-        ("nats://t@a,b:4223/s?tls=true", [Address("a", 4222), Address("b", 4223)]),
-        ("mqtts://broker/x", [Address("broker", 8883, tls=True)]),
-        ("sqs://key:se%2Fcret@eu-west-1/queue", [Address("sqs.eu-west-1.amazonaws.com", 443, tls=True)]),
-        ("sns://cn-north-1/1/t", [Address("sns.cn-north-1.amazonaws.com.cn", 443, tls=True)]),
-        ("sqs://eu-west-1/queue?endpoint=http://localhost:4566", [Address("localhost", 4566)]),
-        ("pubsub://example.com:shop/orders", [Address("pubsub.googleapis.com", 443, tls=True)]),
-        (
-            "pubsub://shop/orders?endpoint=eu-pubsub.googleapis.com:8443",
-            [Address("eu-pubsub.googleapis.com", 8443, tls=True)],
-        ),
-        ("pubsub://shop/orders?emulator=localhost:8085", [Address("localhost", 8085)]),
-        (
-            "azureservicebus://send:se%2Fcret@shop.servicebus.windows.net/orders",
-            [Address("shop.servicebus.windows.net", 5671, tls=True)],
-        ),
-        (
-            "azureservicebus://send:se%2Fcret@localhost/orders?development_emulator=true",
-            [Address("localhost", 5672)],
-        ),
-        ("azurestoragequeues://k/e+y==@https://acc.queue.core.windows.net?queue=q",
-         [Address("acc.queue.core.windows.net", 443, tls=True)]),
-        ("celery://?broker=redis://shop:6380/2", [Address("shop", 6380)]),
-        ("celery://", [Address("a", 5672), Address("b", 5672)]),
-        ("own://", []),
+        ("redis+stream://:secret@host/1/orders", [("host", 6379)]),
+        ("rediss://host:7000/0/q?ssl_cert_reqs=none", [("host", 7000)]),
+        ("amqps://user:p%40ss@[::1]/vhost?queue=q", [("::1", 5671)]),
+        ("kafka://u:p@a:1,b/topic?tls=true&ca=/ca.pem", [("a", 1), ("b", 9092)]),
+        ("https://partner.example.org/events?a=b", [("partner.example.org", 443)]),
+        ("celery://?broker=redis://shop:6380/2", [("shop", 6380)]),
+        ("celery://", [("a", 5672), ("b", 5672)]),
         ("own://somewhere", []),
-        ("own://somewhere:99/x", [Address("somewhere", 99)]),
+        ("own://somewhere:99/x", [("somewhere", 99)]),
     ],
-)  # fmt: skip
-def test_where_a_url_leads(url: str, expected: list[Address]) -> None:
+)
+def test_where_a_url_leads(url: str, expected: list[tuple[str, int]]) -> None:
     assert addresses(Destination(url=url), "amqp://a//;amqp://b//") == expected

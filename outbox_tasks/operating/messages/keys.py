@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from outbox_tasks.operating.messages.waits import Wait, failed, mend, of_destinations
-from outbox_tasks.operating.overview import COUNTED
+from outbox_tasks.operating.overview import COUNTED_AT_MOST, blocking
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import moment, one_line
 
@@ -29,9 +28,8 @@ class HeldKeys:
 def held_up(store: Store, size: int, destination: str | None = None) -> HeldKeys:
     """Up to `size` keys that are held up, of one destination or of all."""
     names = [*store.settings.destinations] if destination is None else [destination]
-    blocking = json.dumps([{"destination": name, "blocks": store.settings.dead_blocks(name)} for name in names])
     shut = {name: wait for name, wait in of_destinations(store).items() if destination in (None, name)}
-    asked = {"blocking": blocking, "most": COUNTED, "shut": [*shut], "size": size + 1}
+    asked = {"blocking": blocking(store, names), "most": COUNTED_AT_MOST, "shut": [*shut], "size": size + 1}
     rows = store.ask("look/held_keys.sql", **asked)
     keys = [{**row._asdict(), "waits": str(_why(row))} for row in rows if row.key is not None]
     keyed = sorted(row.destination for row in rows if row.key is None)

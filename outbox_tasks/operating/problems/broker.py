@@ -9,19 +9,10 @@ from outbox_tasks.broker.places import joined
 from outbox_tasks.database.activity import CROSSED
 from outbox_tasks.database.connection import SLOW_TRIP
 from outbox_tasks.errors import CrossedWires
-from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.problems.answer import Silence
-from outbox_tasks.operating.problems.clocks import compared
 from outbox_tasks.operating.problems.problem import Problem, error, note, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.text import redacted, span
-
-NEARLY_FULL, FULL = 0.8, 0.95
-"""Shares of its memory limit: from the first on a Redis is short of memory, from the second on it will soon refuse
-writes."""
-
-OLDEST_REDIS = (6, 2)
-"""The first Redis with all commands that kombu uses."""
 
 
 def reach(site: Site) -> Problems:
@@ -68,12 +59,9 @@ def crossed(site: Site) -> Problems:
         except CrossedWires as wires:
             yield _crossed(wires.broker, wires.owner, f"This is {outbox}.")
             return
-    if (seen := site.heartbeats.last.get(CROSSED)) is not None:
-        yield _crossed(seen.facts.get("broker"), seen.facts.get("owner"), _found(seen))
-
-
-def _found(seen: Heartbeat) -> str:
-    return f"A relay of this outbox found its stamp there {span(seen.age)} ago."
+    if (met := site.heartbeats.last.get(CROSSED)) is not None:
+        met_when = f"A relay of this outbox found its stamp there {span(met.age)} ago."
+        yield _crossed(met.facts.get("broker"), met.facts.get("owner"), met_when)
 
 
 def _crossed(broker: Any, owner: Any, more: str) -> Problem:
@@ -92,19 +80,7 @@ def redis(site: Site) -> Problems:
     """Whether the Redis keeps its queues."""
     answer = site.broker_answer
     if answer is not None and not isinstance(answer, Silence) and (info := answer.info):
-        yield from (*old(info), *_evicts(info), *_full(info))
-
-
-def old(info: dict[str, Any]) -> Problems:
-    """Whether the Redis lacks commands that kombu uses."""
-    version = info.get("valkey_version") or info["redis_version"]
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
-        yield error(
-            "redis_old",
-            f"The broker is Redis {version}; Celery's transport needs 6.2 or later.",
-            "Nobody gets the tasks that a lost worker held, and other commands fail.",
-            "Upgrade it to Redis 7 or Valkey 8.",
-        )
+        yield from (*_evicts(info), *_full(info))
 
 
 def _evicts(info: dict[str, Any]) -> Problems:
@@ -127,25 +103,14 @@ def _evicts(info: dict[str, Any]) -> Problems:
 
 def _full(info: dict[str, Any]) -> Problems:
     limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
-    if limit and used >= NEARLY_FULL * limit:
-        yield (error if used >= FULL * limit else warning)(
+    if limit and used >= 0.8 * limit:
+        yield (error if used >= 0.95 * limit else warning)(
             "memory_low",
             f"The broker uses {_size(used)} of {_size(limit)}, {used / limit:.0%}.",
             "At its limit it refuses every task ('OOM command not allowed'): nothing is claimed until there is room.",
             "See what fills it (redis-cli --bigkeys), and raise maxmemory. The relay itself queues some "
             "thousand tasks at most, of about a kilobyte each.",
         )
-
-
-def clock(site: Site) -> Problems:
-    """Whether this host's clock agrees with the broker's."""
-    with site.broker.producer() as producer, producer.channel.conn_or_acquire() as client:
-
-        def ask() -> float:
-            whole, millionths = client.time()
-            return float(whole) + float(millionths) / 1e6
-
-        yield from compared("broker", ask)
 
 
 def _size(number: int) -> str:

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
-from typing import Any
 
 import psycopg
 
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.database.connection import PIPE, SLOW_TRIP, Database, lacks_rights
+from outbox_tasks.database.connection import PIPE, SLOW_TRIP, lacks_rights
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
-from outbox_tasks.operating.problems.clocks import compared
 from outbox_tasks.operating.problems.problem import Problem, error, note, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.text import redacted
-
-PREPARED_AFTER = 6
-"""psycopg prepares a statement when it runs it for the sixth time."""
-
-TIMELINE_SECONDS = 7 * 86_400.0
-"""Seconds for which a change of the timeline is told."""
-
-POOLER_ROUNDS = 5
-"""How often both connections are compared. A pooler hands out the same server process again, unless another client
-comes in between."""
-
-WRITE_SECONDS = 2.0
-"""Seconds that the write which is rolled back may take."""
 
 WANTED = {name: value for name, value in PIPE.items() if name != "TimeZone"}
 """The settings that our statements need. With ISO style the time zone does not matter."""
@@ -61,19 +45,11 @@ def reach(site: Site) -> Problems:
         )
     else:
         site.reached.add("writes")
-    if row.encoding != "UTF8":
-        yield error(
-            "database_encoding",
-            f"The database {row.database!r} is in {row.encoding}, not in UTF8.",
-            "Texts with characters that it lacks can't be stored, or come out with other characters.",
-            "Dump it, and restore it into another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0.",
-        )
 
 
 def _slow(site: Site) -> Problems:
     seconds = site.store.round_trip()
     if seconds >= SLOW_TRIP:
-        site.slow = True
         yield error(
             "database_slow",
             f"The database is slow: a round trip takes {seconds:.1f} s.",
@@ -105,7 +81,7 @@ def writes(site: Site) -> Problems:
     """Whether a write succeeds. It is rolled back."""
     seen = json.dumps([{"name": f"probe of {holder()}", "kind": "probe", "ago": 0.0, "facts": {}}])
     try:
-        with site.store.rolled_back(WRITE_SECONDS) as run:
+        with site.store.rolled_back(2.0) as run:
             run("report/beat.sql", seen=seen, late=LATE)
     except (DatabaseUnavailable, psycopg.Error) as refused:
         if isinstance(refused, DatabaseUnavailable) and lacks_rights(refused):
@@ -117,39 +93,6 @@ def writes(site: Site) -> Problems:
             "Nothing can be claimed, begun or settled. A full disk, a lock or a trigger may be the reason.",
             "Mend what the database says. See its log, and the free space of its disk.",
         )
-
-
-def pooler(site: Site) -> Problems:
-    """Whether a pooler is between us and the server that keeps no track of prepared statements."""
-    if site.slow:  # this takes many round trips, and says little
-        return
-    with closing(Database.connect(site.settings)) as first, closing(Database.connect(site.settings)) as second:
-        # A pooler invents the process number that it gives at connecting.
-        if _backend(first).pid == _pid_at_connecting(first):
-            return
-        pids = [(_backend(first).pid, _backend(second).pid) for _ in range(POOLER_ROUNDS)]
-        if len({ours for ours, _ in pids}) == 1 and all(ours != theirs for ours, theirs in pids):
-            return  # in session mode
-        kept = [_backend(first).kept for _ in range(PREPARED_AFTER)]
-    if any(kept):
-        yield error(
-            "pooler_prepared",
-            "A connection pooler (PgBouncer) in transaction mode does not keep track of prepared statements.",
-            "Two clients that share a server connection prepare under the same name, and statements fail with "
-            "'prepared statement \"_pg3_0\" already exists'.",
-            "Use PgBouncer 1.21 or later with max_prepared_statements = 200; or pool_mode = session for the relay.",
-        )
-
-
-def _backend(database: Database) -> Any:
-    return database.ask("doctor/backend.sql")[0]
-
-
-def _pid_at_connecting(database: Database) -> int:
-    with database.connection() as connection:
-        driver = connection.connection.driver_connection
-        assert driver is not None
-        return int(driver.info.backend_pid)
 
 
 def session(site: Site) -> Problems:
@@ -176,7 +119,7 @@ def session(site: Site) -> Problems:
 
 def timeline(site: Site) -> Problems:
     """Whether a standby has taken over, or a backup was restored."""
-    for row in site.look("timeline", fresh=TIMELINE_SECONDS):
+    for row in site.look("timeline", fresh=7 * 86_400.0):  # told for a week
         moved = row.timeline != row.now
         if not moved and not row.fresh:
             continue
@@ -202,8 +145,3 @@ def settings(site: Site) -> Problems:
             "Take out the value that is not meant.",
             which=places.ignored,
         )
-
-
-def clock(site: Site) -> Problems:
-    """Whether this host's clock agrees with the database's."""
-    yield from compared("database", lambda: site.store.ask("act/now.sql")[0].now.timestamp())

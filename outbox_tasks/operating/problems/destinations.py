@@ -3,145 +3,109 @@
 from __future__ import annotations
 
 import socket
-import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from urllib.parse import urlsplit
 
+from outbox_tasks.broker.places import joined
 from outbox_tasks.destinations import load
-from outbox_tasks.destinations.common.public_internet import is_public
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
-from outbox_tasks.operating.problems.addresses import Address, addresses
-from outbox_tasks.operating.problems.problem import Problem, error, note, warning
+from outbox_tasks.operating.problems.problem import error
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Problems, Site, ask_all
+from outbox_tasks.settings.destination import Destination, split
 from outbox_tasks.text import redacted
 
-CERTIFICATE = "certificate"
-"""How the reason begins if the server's certificate is not trusted."""
+PORTS = {
+    "amqp": 5672, "amqps": 5671, "http": 80, "https": 443, "kafka": 9092, "mqtt": 1883, "mqtts": 8883, "nats": 4222,
+    "pyamqp": 5672, "redis": 6379, "rediss": 6379, "redis+stream": 6379, "rediss+stream": 6379, "sentinel": 26379,
+    "valkey": 6379, "valkeys": 6379,
+}  # fmt: skip
+"""By scheme, the port that a URL means if it names none."""
+
+Address = tuple[str, int]
+"""A host and a port."""
 
 
 def publishers(site: Site) -> Problems:
     """Whether each destination has a publisher that understands its URL, and the client that it needs."""
-    configured = site.settings.destinations
-    if not configured:
+    settings = site.settings
+    if not settings.destinations:
         yield error(
-            "no_destinations", f"No destination is configured: {site.settings.origin}.",
+            "no_destinations", f"No destination is configured: {settings.origin}.",
             "Applications can publish nothing: each message is refused. Workers and drain do not start.",
             "Add [destinations.<name>] with a url to outbox.toml, or set OUTBOX_CONFIG or OUTBOX_DESTINATIONS.",
         )  # fmt: skip
-        return
-    for name in configured:
-        yield from _publisher(site, name)
-
-
-def _publisher(site: Site, name: str) -> Problems:
-    settings = site.settings
-    if settings.broker_url is None and settings.destinations[name].takes_the_relays_broker:
-        yield note(
-            "destination_unchecked", f"{name} (celery://) was not checked: it sends to the relay's broker, and "
-            "OUTBOX_BROKER_URL is not set.", "If an application's workers run the relay, they use its broker.",
-            "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor", which=name,
-        )  # fmt: skip
-        return
-    cause = "Workers do not start, or the messages of this destination are not sent."
-    try:
-        load(settings.destinations[name], settings.limits_of(name)).close()
-    except PublisherNotInstalled as missing:
-        yield error(
-            "publisher_missing", f"{name} needs a client that is not installed here ({missing.missing}).", cause,
-            f"pip install 'outbox-tasks[{missing.extra}]', here and wherever publish workers run", which=name,
-        )  # fmt: skip
-    except UnknownPublisher as unknown:
-        yield error(
-            "publisher_missing", f"{name} has the URL scheme {unknown.scheme!r}, but no publisher for it is installed.",
-            cause, f"Correct the URL, or install the package that brings it. There are: {unknown.known}.", which=name,
-        )  # fmt: skip
-    except ConfigurationError as refused:
-        yield error("destination_url", str(refused), cause, f"Correct the url of [destinations.{name}].", which=name)
+    for name, destination in settings.destinations.items():
+        if settings.broker_url is None and destination.takes_the_relays_broker:
+            continue  # `broker_unknown` says that the broker is not known here
+        cause = "Workers do not start, or the messages of this destination are not sent."
+        try:
+            load(destination, settings.limits_of(name)).close()
+        except PublisherNotInstalled as missing:
+            yield error(
+                "publisher_missing", f"{name} needs a client that is not installed here ({missing.missing}).", cause,
+                f"pip install 'outbox-tasks[{missing.extra}]', here and wherever publish workers run", which=name,
+            )  # fmt: skip
+        except UnknownPublisher as unknown:
+            yield error(
+                "publisher_missing",
+                f"{name} has the URL scheme {unknown.scheme!r}, but no publisher for it is installed.", cause,
+                f"Correct the URL, or install the package that brings it. There are: {unknown.known}.", which=name,
+            )  # fmt: skip
+        except ConfigurationError as refused:
+            yield error(
+                "destination_url", str(refused), cause, f"Correct the url of [destinations.{name}].", which=name
+            )
 
 
 def reachable(site: Site) -> Problems:
-    """Whether a connection to each destination can be opened. All are tried at the same time."""
-    by_name: dict[str, list[Address]] = {}
+    """Whether a server of each destination takes connections. Those whose URL names no host are not tried."""
+    by_name: dict[str, Sequence[Address]] = {}
     for name, destination in site.settings.destinations.items():
-        with suppress(ValueError):  # the other check says so
-            by_name[name] = list(addresses(destination, site.settings.broker_url))
-    answers = connection_errors({address for found in by_name.values() for address in found})
-    for name, found in by_name.items():
-        failed = {address: why for address in found if (why := answers[address]) is not None}
-        where = redacted(site.settings.destinations[name].url)
-        if not found and site.settings.destinations[name].takes_the_relays_broker:
-            continue  # the other check reports it
-        if not found:
-            yield _unchecked(name, where)
-        elif len(failed) == len(found):
-            yield _unreachable(name, where, failed)
-        elif failed:
-            some = ", ".join(f"{address}: {why}" for address, why in failed.items())
-            yield warning(
-                "destination_partly", f"{name}: {len(failed)} of its {len(found)} servers can't be reached ({some}).",
-                "The others do its work.", "Bring them back, or take them out of the URL.", which=name,
-            )  # fmt: skip
+        with suppress(ValueError):  # `publishers` reports a URL that can't be read
+            by_name[name] = addresses(destination, site.settings.broker_url)
+    reasons = connection_errors({address for tried in by_name.values() for address in tried})
+    for name, tried in by_name.items():
+        refusals = [f"{host}:{port}: {reason}" for host, port in tried if (reason := reasons[host, port])]
+        if tried and len(refusals) == len(tried):
+            yield error(
+                "destination_away",
+                f"{name} ({redacted(site.settings.destinations[name].url)}) can't be reached from here: "
+                f"{', '.join(refusals)}.",
+                "If the publish workers can't reach it either, its messages wait, and spend no attempts.",
+                "Start it, or correct its url. See that its name resolves, and that firewalls let this host out.",
+                which=name,
+            )
 
 
-def _unchecked(name: str, where: str) -> Problem:
-    return note(
-        "destination_unchecked",
-        f"{name} ({where}) was not checked: its URL names no host and port.",
-        "The doctor does not know whether it can be reached.",
-        "outbox-tasks status shows whether sends to it fail.",
-        which=name,
-    )
+def addresses(destination: Destination, broker_url: str | None) -> Sequence[Address]:
+    """The servers of a destination: to reach one of them is enough. Empty if its URL names no host and port. Raises
+    `ValueError` if the URL can't be read."""
+    urls = [destination.url]
+    if destination.scheme == "celery":
+        urls = [url for url in (destination.option("broker") or joined(broker_url)).split(";") if "://" in url]
+    servers = []
+    for url in urls:
+        parts = split(url)
+        for host in parts.netloc.rpartition("@")[2].split(","):
+            server = urlsplit(f"//{host}")
+            port = server.port or PORTS.get(parts.scheme)
+            if server.hostname and port:
+                servers.append((server.hostname, port))
+    return servers
 
 
-def _unreachable(name: str, where: str, failed: Mapping[Address, str]) -> Problem:
-    some = ", ".join(f"{address}: {why}" for address, why in failed.items())
-    if all(why.startswith(CERTIFICATE) for why in failed.values()):
-        return error(
-            "destination_certificate", f"{name} ({where}) answers with a certificate that is not trusted: {some}.",
-            "Sends to it fail, and its messages wait.",
-            "Renew the certificate, or have this host trust its issuer (the destination's option for that, or the "
-            "system's certificates).", which=name,
-        )  # fmt: skip
-    return error(
-        "destination_away", f"{name} ({where}) can't be reached from here: {some}.",
-        "If the publish workers can't reach it either, its messages wait, and spend no attempts.",
-        "Start it, or correct its url. See that its name resolves, and that firewalls let this host out.", which=name,
-    )  # fmt: skip
+def connection_errors(servers: Iterable[Address], seconds: float = ANSWER_SECONDS) -> Mapping[Address, str | None]:
+    """Why each of these servers takes no connection; None: it takes one."""
+    silent = f"no answer within {seconds:g} s"
 
-
-def connection_errors(wanted: Iterable[Address], timeout: float = ANSWER_SECONDS) -> Mapping[Address, str | None]:
-    """Why a connection to each address can't be opened; None: it can."""
-    silent = "its name could not be looked up in time"
-    return ask_all(wanted, lambda address: _connection_error(address, timeout), silent, timeout)
-
-
-def _connection_error(address: Address, timeout: float) -> str | None:
-    try:
-        if address.public and (why := _not_public(address)):
-            return why
-        with socket.create_connection((address.host, address.port), timeout=timeout) as plain:
-            if address.tls:
-                with _context(address).wrap_socket(plain, server_hostname=address.host):
-                    pass
-    except ssl.SSLCertVerificationError as refused:
-        return f"{CERTIFICATE} {refused.verify_message}"
-    except TimeoutError:
-        return f"no answer within {timeout:g} s"
-    except (OSError, UnicodeError) as failed:
-        return getattr(failed, "strerror", None) or str(failed)
-    return None
-
-
-def _not_public(address: Address) -> str | None:
-    """Why its publisher would refuse the address, before it connects."""
-    found = {str(one[4][0]) for one in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)}
-    if any(is_public(one) for one in found):
+    def connect(address: Address) -> str | None:
+        try:
+            socket.create_connection(address, timeout=seconds).close()
+        except TimeoutError:
+            return silent
+        except (OSError, UnicodeError) as failed:
+            return getattr(failed, "strerror", None) or str(failed)
         return None
-    return f"it is in a private network ({', '.join(sorted(found))}), and outbox_private=allow is not set"
 
-
-def _context(address: Address) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=address.trusted)
-    if not address.verified:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+    return ask_all(servers, connect, silent, seconds)

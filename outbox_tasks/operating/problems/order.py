@@ -30,7 +30,7 @@ FOLLOWS: dict[str, set[str]] = {
     "no_beat": UNSENT | {"no_claims", "no_maintenance", "feed_late"},
     "claims_late": UNSENT | {"no_claims"},
     "xmin_held": {"claims_late", "dead_rows"},
-    "autovacuum_off": {"dead_rows", "table_options"},
+    "autovacuum_off": {"dead_rows"},
     "index_missing": {"claims_late", "database_slow"},
     "sequence_behind": UNSENT,
     "task_unknown": {"tasks_wait"},
@@ -45,7 +45,6 @@ FOLLOWS: dict[str, set[str]] = {
 
 FOLLOWS_THERE: dict[str, set[str]] = {
     "destination_away": {"breaker_open", "destination_failing", "destination_refuses", "stale"},
-    "destination_certificate": {"breaker_open", "destination_failing", "destination_refuses", "stale"},
     "publisher_missing": {"stale", "destination_away"},
     "paused": {"stale", "destination_failing", "destination_refuses", "destination_waits", "breaker_open"},
     "breaker_open": {"stale", "destination_failing", "destination_refuses", "destination_waits"},

@@ -1,24 +1,18 @@
-"""How the sends to destinations go: paused, out of reach, refused, failing, put off."""
+"""How the sends to destinations go: paused, limited, out of reach, refused, failing, put off."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 
+from outbox_tasks.operating.limits import InForce, set_by_people
 from outbox_tasks.operating.overview import DestinationStatus, error_of_circuit
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, note, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.text import many, number, one_line, shell_line, some, span
 
-LONG_PAUSE_SECONDS = 3600.0
-"""Seconds after which somebody may have forgotten a pause."""
-
 PUT_OFF_SECONDS = 120.0
-"""A destination that lets its messages wait for longer than that is told. Ordinary retries come sooner."""
-
-CODES_NAMED = 3
-"""Error codes that are named; the others are counted."""
-
+"""A destination that lets its messages wait for longer than this is a problem. Ordinary retries come sooner."""
 
 Make = Callable[[str, DestinationStatus], Problem]
 
@@ -57,7 +51,7 @@ def _kind(status: DestinationStatus) -> Make | None:
 def _paused(name: str, status: DestinationStatus) -> Problem:
     row = status.breaker
     why = f": {one_line(row['paused_why'])}" if row["paused_why"] else ""
-    return (warning if row["paused_for"] > LONG_PAUSE_SECONDS else note)(
+    return (warning if row["paused_for"] > 3600 else note)(  # after an hour somebody may have forgotten it
         "paused",
         f"{name} has been paused for {span(row['paused_for'])}, by {one_line(row['paused_by'])}{why}{_waits(status)}.",
         "Its messages wait until it is resumed.",
@@ -131,7 +125,7 @@ def _codes(status: DestinationStatus) -> str:
     """The errors of the messages that failed, the most frequent first."""
     counts = Counter(status.codes["dead"]) + Counter(status.codes["retrying"])
     names = [code for code, _ in counts.most_common()]
-    return f" ({some(names, CODES_NAMED)})" if names else ""
+    return f" ({some(names)})" if names else ""
 
 
 def _next_try(status: DestinationStatus) -> str:
@@ -147,3 +141,34 @@ def _waits(status: DestinationStatus) -> str:
     ages = [age for age in (status.oldest, status.waited) if age is not None]
     since = f", the oldest for {span(max(ages))}" if ages else ""
     return f"; {count} {'waits' if status.waiting == 1 else 'wait'}{since}"
+
+
+def limits(site: Site) -> Problems:
+    """What people have set in the place of a destination's settings, and whether messages wait because of that."""
+    problems = [
+        _limited(name, in_force, site.destinations.get(name, DestinationStatus()))
+        for name, in_force in set_by_people(site.store).items()
+    ]
+    for code in ("limited", "limit_set"):
+        yield from first_ones([each for each in problems if each.code == code], lambda each: each, "destination")
+
+
+def _limited(name: str, in_force: list[InForce], status: DestinationStatus) -> Problem:
+    used_up = bool(status.due) and any(_is_used_up(limit, status) for limit in in_force)
+    return (warning if used_up else note)(
+        "limited" if used_up else "limit_set",
+        f"{name}: {'; '.join(f'{limit.setting} {one_line(str(limit))}' for limit in in_force)}"
+        f"{_waits(status) if used_up else ''}.",
+        "A person has limited it. Without the limit its settings count.",
+        shell_line("limit", name, "--clear"),
+        which=name,
+        since=status.oldest if used_up else None,
+        how_many=status.due if used_up else None,
+    )
+
+
+def _is_used_up(limit: InForce, status: DestinationStatus) -> bool:
+    """Whether messages wait for the limit: most of what it allows was sent in the last minute."""
+    if limit.setting == "concurrency":
+        return bool(status.drains >= limit.value)
+    return limit.setting == "rate_limit" and status.sent + status.failed >= 0.8 * limit.value * 60

@@ -40,9 +40,6 @@ SLOW_ANSWER_SECONDS = 3.0
 EXAMINATION_SECONDS = 8.0
 """Seconds after which no more check begins: people want to see what was found."""
 
-COUNTED_MESSAGES = 1_000
-"""Messages of a destination and state are counted up to this, and estimated beyond it."""
-
 Reached = Literal["server", "writes", "tables", "indexes", "counts", "broker", "redis"]
 Problems = Iterable[Problem]
 
@@ -126,19 +123,12 @@ class Site:
         self._broker_answer: Callable[[], BrokerAnswer | Silence | None] | None = None
         self.deep = False
         """Whether the doctor looks."""
-        self.slow = False
-        """The database is too slow for long checks."""
         self.reached: set[Reached] = set()
         """What has answered."""
 
     @property
     def timed_out(self) -> bool:
         return time.monotonic() - self._began > EXAMINATION_SECONDS
-
-    @property
-    def long(self) -> float:
-        """Seconds after which a transaction counts as long."""
-        return self.settings.stale_after
 
     @property
     def celery(self) -> str:
@@ -170,7 +160,7 @@ class Site:
     @cached_property
     def destinations(self) -> Destinations:
         """The destinations that are configured, or have messages. Without indexes, counting would read all rows."""
-        return overview.destinations(self.store, COUNTED_MESSAGES)
+        return overview.destinations(self.store)
 
     @cached_property
     def heartbeats(self) -> Heartbeats:

@@ -6,18 +6,15 @@ import json
 from typing import Any
 
 from outbox_tasks.database.schema import quoted
-from outbox_tasks.operating.problems.problem import error, note, warning
+from outbox_tasks.operating.problems.problem import Problem, error, warning
 from outbox_tasks.operating.problems.site import Problems, Site
-from outbox_tasks.text import one_line, span
+from outbox_tasks.text import many, one_line, span
 
-SHOWN = 5
-"""Sessions that are named; the others are counted."""
+SESSIONS_NAMED = 5
+"""Sessions and prepared transactions that a remedy ends; the others are counted."""
 
 ALL_KEYS_SECONDS = 10.0
-"""Seconds after which a transaction that holds up all keys is told."""
-
-AGED = 1_000_000
-"""Number of transactions for which a standby may keep dead rows."""
+"""A transaction that holds up the messages of all keys is a problem after this time already."""
 
 KEEPS = "While it lasts, vacuum removes no younger dead row from any table: claims step over more and more of them."
 
@@ -25,10 +22,7 @@ KEEPS = "While it lasts, vacuum removes no younger dead row from any table: clai
 def open_for_long(site: Site) -> Problems:
     """Whether a session has had a transaction open for longer than `stale_after`, or holds up all keys."""
     begun = [row for row in site.sessions if row.age is not None]
-    old = [row for row in begun if row.age > site.long]
-    late = {True: min(ALL_KEYS_SECONDS, site.long), False: site.long}
-    writers = [row for row in begun if row.keys and row.age > late[row.all_keys]]
-    if holding := [row for row in old if row.holds]:
+    if holding := [row for row in begun if row.holds and row.age > site.settings.stale_after]:
         yield warning(
             "xmin_held",
             f"{_named(holding)} has a transaction open that keeps dead rows.",
@@ -36,50 +30,29 @@ def open_for_long(site: Site) -> Problems:
             _ended(holding) + "Read long reports from a standby; set idle_in_transaction_session_timeout.",
             since=holding[0].age,
         )
-    yield from _writers(writers)
-    reported = holding + writers
-    if idle := [r for r in old if r.state.startswith("idle in transaction") and r not in reported]:
-        yield note(
-            "idle_in_transaction",
-            f"{_named(idle)} is idle in a transaction.",
-            "It holds a connection and its locks; a migration of the tables would wait for it.",
-            _ended(idle) + "Set idle_in_transaction_session_timeout for its role.",
-        )
-    yield from _hidden(site)
+    all_keys_late = min(ALL_KEYS_SECONDS, site.settings.stale_after)
+    if of_all_keys := [row for row in begun if row.all_keys and row.age > all_keys_late]:
+        yield _writer(
+            of_all_keys, "more than 32 keys", "Messages of all keys and destinations", "Write so many keys in "
+            "transactions of some seconds.", which="",
+        )  # fmt: skip
+    of_some_keys = [row for row in begun if row.keys and not row.all_keys and row.age > site.settings.stale_after]
+    if of_some_keys:
+        yield _writer(
+            of_some_keys, many(of_some_keys[0].keys, "key"), "Messages of the same keys", "Keep transactions that "
+            "publish short.", which="keys",
+        )  # fmt: skip
 
 
-def _writers(rows: list[Any]) -> Problems:
-    """Sessions that have published messages with keys: other writers' messages of these keys wait for them."""
-    if of_all_keys := [row for row in rows if row.all_keys]:
-        yield warning(
-            "writer_open",
-            f"{_named(of_all_keys)} has written messages with more than 32 keys, and not yet committed.",
-            "Messages of all keys and destinations that were written later wait for it, so that none overtakes. They "
-            "will be stale.",
-            _ended(of_all_keys) + "Write so many keys in transactions of some seconds.",
-            since=of_all_keys[0].age,
-        )
-    if of_some := [row for row in rows if not row.all_keys]:
-        keys = of_some[0].keys
-        yield warning(
-            "writer_open",
-            f"{_named(of_some)} has written messages with {keys} key{'s' * (keys > 1)}, and not yet committed.",
-            "Messages of the same keys that were written later wait for it, so that none overtakes. They will be "
-            "stale.",
-            _ended(of_some) + "Keep transactions that publish short.",
-            which="keys",
-            since=of_some[0].age,
-        )
-
-
-def _hidden(site: Site) -> Problems:
-    if hidden := sum(row.hidden for row in site.sessions):
-        yield note(
-            "sessions_hidden",
-            f"Sessions of other roles that the relay's role may not look into: {hidden}.",
-            "One of them may hold something up; the doctor can't know.",
-            f"GRANT pg_read_all_stats TO {quoted(site.server.role)};",
-        )
+def _writer(rows: list[Any], keys: str, waiting: str, advice: str, which: str) -> Problem:
+    return warning(
+        "writer_open",
+        f"{_named(rows)} has written messages with {keys}, and not yet committed.",
+        f"{waiting} that were written later wait for it, so that none overtakes. They will be stale.",
+        _ended(rows) + advice,
+        which=which,
+        since=rows[0].age,
+    )
 
 
 def strangers(site: Site) -> Problems:
@@ -100,37 +73,22 @@ def strangers(site: Site) -> Problems:
 
 def prepared(site: Site) -> Problems:
     """Whether nobody has ended a prepared transaction."""
-    rows = site.look("prepared", long=site.long)
+    rows = site.look("prepared", long=site.settings.stale_after)
     if not rows:
         return
-    names = ", ".join(f"{row.gid!r} of {row.owner} ({span(row.age)})" for row in rows[:SHOWN])
+    names = ", ".join(f"{row.gid!r} of {row.owner} ({span(row.age)})" for row in rows[:SESSIONS_NAMED])
     yield warning(
         "prepared_transaction",
         f"Prepared transactions that nobody has committed or rolled back ({len(rows)}): {names}.",
         f"{KEEPS} They also outlive a restart of the server."
         + " A later message under the same keys waits for them." * any(row.keys for row in rows),
-        "\n".join(f"ROLLBACK PREPARED {_literal(row.gid)};  -- or COMMIT PREPARED" for row in rows[:SHOWN]),
+        "\n".join(f"ROLLBACK PREPARED {_literal(row.gid)};  -- or COMMIT PREPARED" for row in rows[:SESSIONS_NAMED]),
     )
 
 
 def _literal(name: str) -> str:
     """A name as a literal of SQL in one line. Anybody may have chosen the name, and people copy the statement."""
     return "'" + one_line(name).replace("'", "''") + "'"
-
-
-def slots(site: Site) -> Problems:
-    """Whether replication slots keep dead rows for a standby."""
-    for row in site.look("slots"):
-        if row.active and row.age <= AGED:
-            continue
-        what = f"for {row.age:,} transactions" if row.active else "for a standby that is not connected"
-        yield warning(
-            "slot_holds_rows",
-            f"The replication slot {row.name!r} keeps dead rows {what}.",
-            KEEPS,
-            f"Bring the standby back, or if it is gone: SELECT pg_drop_replication_slot('{row.name}');",
-            which=row.name,
-        )
 
 
 def oldest_snapshot(site: Site) -> tuple[str, str]:
@@ -147,10 +105,10 @@ def oldest_snapshot(site: Site) -> tuple[str, str]:
 
 def _named(rows: list[Any]) -> str:
     row = rows[0]
-    who = f"{row.application or 'a client'}, role {row.role}"
+    client = f"{row.application or 'a client'}, role {row.role}"
     others = f", and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return f"The session {row.pid} ({who}, for {span(row.age)}{others})"
+    return f"The session {row.pid} ({client}, for {span(row.age)}{others})"
 
 
 def _ended(rows: list[Any]) -> str:
-    return "".join(f"SELECT pg_terminate_backend({row.pid});\n" for row in rows[:SHOWN])
+    return "".join(f"SELECT pg_terminate_backend({row.pid});\n" for row in rows[:SESSIONS_NAMED])
