@@ -26,11 +26,10 @@ copyright = author
 release = version = __version__
 html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", PROJECT["urls"]["Documentation"] + "/")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_copybutton", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_copybutton"]
 exclude_patterns = ["images"]
 
 myst_enable_extensions = ["colon_fence"]
-myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 
 default_role = "literal"

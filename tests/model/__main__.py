@@ -1,6 +1,6 @@
 """`python -m tests.model`: search all that the tests search, and show how each planted bug is found.
 
---big searches more; --page writes the moves of docs/architecture.md anew.
+--big searches more.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.model import page
 from tests.model.explore import explore
 from tests.model.pipe.variants import BIG, SEARCHED
 from tests.model.run_search import RunModel
@@ -24,9 +23,6 @@ BIG_RUNS = [
 def main(arguments: list[str]) -> int:
     if not {"-h", "--help"}.isdisjoint(arguments):
         print(__doc__)
-        return 0
-    if "--page" in arguments:
-        page.write("moves", page.move_lines(), page.MAP)
         return 0
     big = "--big" in arguments
     models = [*SEARCHED, *(BIG if big else ()), *(RunModel(Runs(each)) for each in [*RUNS, *(BIG_RUNS if big else ())])]

@@ -61,7 +61,3 @@ def test_the_code_may_do_what_the_model_does(keyed: bool) -> None:
     assert not moves - undone - MOVES.keys()
     assert len(moves) > 10
     assert (NOWHERE, "ready") in moves
-
-
-def test_the_map_shows_the_moves() -> None:
-    assert page.part("moves", page.MAP) == page.move_lines(), "run python -m tests.model --page"

@@ -1,1 +1,1 @@
-"""The model of the bridge's protocol: see docs/model.md."""
+"""The model of the bridge's protocol: see docs/reliability.md."""
