@@ -16,7 +16,7 @@ NOT_RUN = 12
 """So many blocks can't be run here. Each says why; it is parsed all the same."""
 
 CODE = {"python", "sh", "bash", "console", "sql", "toml"}
-DATA = {"", "text", "json", "yaml", "mermaid", "properties", "diff"}
+DATA = {"", "text", "json", "yaml", "properties", "diff"}
 
 
 @pytest.fixture(scope="module")

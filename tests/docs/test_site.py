@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,6 +18,13 @@ pytest.importorskip("sphinx", reason="Sphinx is not installed: make docs install
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+
+LOADED_FROM_ELSEWHERE = re.compile(
+    r'<(?:script|img|iframe|source)\b[^>]* src="(?:https?:)?//[^"]*'
+    r'|<link\b[^>]* rel="(?:stylesheet|icon|preload)"[^>]* href="(?:https?:)?//[^"]*'
+    r"""|(?:url\(|@import |from |import\()["'](?:https?:)?//[^"')]*"""
+)
+"""Scripts, pictures and frames; styles and icons; what styles and scripts load themselves."""
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +47,19 @@ def test_every_page_is_built_and_can_be_searched(site: Path) -> None:
 
 def test_a_link_that_leaves_the_docs_leads_to_the_home_of_the_project(site: Path) -> None:
     pages = {path.stem: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
-    assert f'href="{HOME}/blob/main/lab/moves.py"' in pages["architecture"]
-    assert f'href="{HOME}/tree/main/outbox_tasks/sql"' in pages["how-it-works"]
+    assert f'href="{HOME}/blob/main/lab/moves.py"' in pages["storage"]
+    assert f'href="{HOME}/tree/main/examples/kubernetes"' in pages["kubernetes"]
     assert [name for name, text in pages.items() if 'href="../outbox_tasks' in text] == []
+
+
+def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
+    """A reader without a network sees all, and no other site sees the reader."""
+    files = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
+    found = {
+        str(path.relative_to(site)): LOADED_FROM_ELSEWHERE.findall(path.read_text(encoding="utf-8")) for path in files
+    }
+    assert len(files) > 40
+    assert {name: places for name, places in found.items() if places} == {}
 
 
 def test_the_reference_says_what_the_code_says(site: Path) -> None:
