@@ -7,15 +7,18 @@ can be read as attributes too.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from outbox_tasks.text import one_line, without_secrets
 
 
 class OutboxError(Exception):
     says = "outbox_tasks failed."
+    usual: ClassVar[dict[str, Any]] = {}
+    """Facts that are these, unless the keywords say otherwise."""
 
     def __init__(self, **facts: Any) -> None:
+        facts = self.usual | facts
         self.facts = facts = {name: _clean(fact) if name != "rule" else fact for name, fact in facts.items()}
         template = " ".join(self.says.split())
         super().__init__(one_line(template.format_map(facts)))
@@ -54,30 +57,19 @@ class NoDestinations(OutboxError):
     one, start in the directory of the file, or name the file in OUTBOX_CONFIG."""
 
 
-class UnsupportedDialect(OutboxError):
-    says = """
-    The database dialect {dialect!r} is not supported here. Use one of: {supported}. The relay's own tables need
-    PostgreSQL, in tests too: see docs/testing.md. An application whose data is in MySQL, MariaDB or SQLite for good
-    publishes with Outbox(feed=…): see docs/feeds.md."""
+class UnsupportedDatabase(OutboxError):
+    says = "The outbox can't work in this database: {reason}."
 
 
 class UnsupportedSession(OutboxError):
-    says = """{kind} is not a session that the outbox can use. Pass a SQLAlchemy Session, AsyncSession, Connection or
-    AsyncConnection, or Django's connection, that is inside a transaction."""
-
-
-class UnboundSession(UnsupportedSession):
-    says = """
-    The session has no engine for {table}: its `binds` name other classes and tables. Give it a `bind=` for the rest,
-    name the outbox's table in its `binds` (see docs/publishing.md), or pass the connection of one of its classes:
-    `session.connection(bind_arguments={{"mapper": Order}})`."""
+    says = "The outbox can't use this session: {reason}."
 
 
 class NotInTransaction(OutboxError):
     says = """
-    {event_type!r} was not published: the session is not inside a transaction, so the message could not be committed
-    or rolled back together with your change. Begin one first, for example `with session.begin():` or, in Django,
-    `with transaction.atomic():`."""
+    Nothing was written for {subject!r}: the session is not inside a transaction, so the message or mark could not be
+    committed or rolled back together with your change. Begin one first, for example `with session.begin():` or, in
+    Django, `with transaction.atomic():`."""
 
 
 class PublishedTooLate(OutboxError):
@@ -87,16 +79,9 @@ class PublishedTooLate(OutboxError):
     Always publish before the commit begins."""
 
 
-class NoTransaction(OutboxError):
+class Autocommit(NotInTransaction):
     says = """
-    The inbox of {consumer!r} did not mark message {message!r}: the session is not inside a transaction, so the mark
-    could not be committed or rolled back together with your change. Begin one first, for example
-    `with session.begin():` or, in Django, `with transaction.atomic():`."""
-
-
-class Autocommit(NotInTransaction, NoTransaction):
-    says = """
-    Nothing was written for {event_type!r}: the connection is in AUTOCOMMIT, so each statement is committed by itself,
+    Nothing was written for {subject!r}: the connection is in AUTOCOMMIT, so each statement is committed by itself,
     also inside `session.begin()`, and could not be rolled back together with your change. Take
     isolation_level="AUTOCOMMIT" out of create_engine or execution_options (or the driver's own autocommit), or give
     this session engine.execution_options(isolation_level="READ COMMITTED")."""
@@ -112,11 +97,6 @@ class RunLost(OutboxError):
     says = """
     Task {task} ({id}) was not completed: its lease ran out while it ran, and the task runs again or has run again.
     Let this error roll the transaction back. See docs/supervised-tasks.md."""
-
-
-class InvalidMessageId(OutboxError):
-    says = """The inbox of {consumer!r} refused the message id {value!r}: it must be a UUID, or text of 1 to {longest}
-    characters, without NUL. Pass the id that came with the message, or a hash of it if it is longer."""
 
 
 class InboxMisused(OutboxError):
@@ -141,21 +121,8 @@ class InvalidArgument(MessageRefused):
     says = "The call was refused, and nothing was written: {argument} = {value!r} {rule}."
 
 
-class UnknownDestination(MessageRefused):
-    says = """{event_type!r} was refused: {destination!r} is not a configured destination. Known: {known}.
-    Add [destinations.{destination}] to outbox.toml, or correct the name."""
-
-
 class NoRoute(MessageRefused):
-    says = """
-    {event_type!r} was refused: no route names a destination for it, `to` was not given, and there isn't exactly one
-    destination. Known destinations: {known}. Add a route to outbox.toml, or pass `to=`."""
-
-
-class NoTaskDestination(MessageRefused):
-    says = """The task {task!r} was refused, because its destination is unknown: {found}. Add a destination for tasks to
-    outbox.toml ([destinations.tasks] with url = "celery://"). If there are several, add a route for this task's
-    name."""
+    says = "{event_type!r} was refused: {reason}."
 
 
 class UncapturableTask(MessageRefused):
@@ -196,28 +163,16 @@ class PayloadTooLarge(MessageRefused):
 
 
 class DatabaseUnavailable(OutboxError):
-    says = """
-    The database {url} can't serve the outbox: {reason}. Check OUTBOX_DATABASE_URL, and check that the server is up
-    and takes writes. If a role lacks rights, `outbox-tasks doctor` names them."""
+    says = "The database {url} can't serve the outbox: {reason}. {remedy}"
+    usual: ClassVar = {
+        "remedy": "Check OUTBOX_DATABASE_URL, and check that the server is up and takes writes. If a role lacks "
+        "rights, `outbox-tasks doctor` names them."
+    }
 
 
 class DatabaseTooSlow(DatabaseUnavailable):
-    says = """
-    The database {url} did not answer a statement in time: {reason}. Find the cause with `outbox-tasks doctor`, and
-    look at its disk and the network."""
-
-
-class LocksSpent(DatabaseUnavailable):
-    says = """
-    The database {url} has no room for more locks: {reason}. A look for a message locks each day that is kept.
-    Keep fewer days (archive_retention), or raise max_locks_per_transaction: `outbox-tasks doctor` says how far."""
-
-
-class RowsHidden(DatabaseUnavailable):
-    says = """
-    Row-level security would hide rows of the outbox from the role of {url}: {reason}. The relay would send nothing,
-    and nobody would see why. Switch it off for the outbox's tables (ALTER TABLE … DISABLE ROW LEVEL SECURITY), or let
-    the role see all rows (ALTER ROLE … BYPASSRLS). `outbox-tasks doctor` prints the statements."""
+    says = "The database {url} did not answer a statement in time: {reason}. {remedy}"
+    usual: ClassVar = {"remedy": "Find the cause with `outbox-tasks doctor`, and look at its disk and the network."}
 
 
 class BrokerUnreachable(OutboxError):
@@ -238,18 +193,8 @@ class SchemaMissing(OutboxError):
     The outbox tables are not in {where} of this database, or they were emptied. Run `outbox-tasks init` once."""
 
 
-class UnsupportedEncoding(OutboxError):
-    says = """
-    The outbox needs a database in UTF8. This one is in {encoding}, which can't hold every message. Make another one for
-    the outbox: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0. An application can keep its own, and publish
-    through a feed in it: see docs/feeds.md."""
-
-
-class SchemaRights(OutboxError):
-    says = """
-    The outbox tables in {where} were not made or changed, because the database role {role!r} may not: {reason}. Do it
-    as the owner of the tables. If there are none yet, the owner of the schema can let this role make them: GRANT CREATE
-    ON SCHEMA … TO {role}."""
+class RightsMissing(OutboxError):
+    says = "The database role of this session may not {act}: {reason}. {remedy}"
 
 
 class FeedMissing(SchemaMissing):
@@ -258,21 +203,7 @@ class FeedMissing(SchemaMissing):
     or in a migration with outbox_tasks.migrations.upgrade_feed(connection)."""
 
 
-class FeedRights(OutboxError):
-    says = """
-    The database user of this session may not write to {table}: {reason}. Its owner can allow it:
-    GRANT INSERT (id, ordering_key, message) ON {table} TO …"""
-
-
 class SourceTrouble(OutboxError):
-    says = "Feed {name} can't be copied from {url}: {reason}."
-
-
-class SourceUnavailable(SourceTrouble):
-    says = "Feed {name} can't be copied from {url} now: {reason}. Its rows wait there, and the next run tries again."
-
-
-class SourceMisused(SourceTrouble):
     says = "Feed {name} can't be copied from {url}: {reason}."
 
 
@@ -289,24 +220,6 @@ class SchemaMismatch(OutboxError):
     script of docs/how-to/remove.md if the schema has other tables too), and run `outbox-tasks init` of this release."""
 
 
-class UnsupportedDjangoDatabase(UnsupportedDialect):
-    says = """The outbox tables can't be made in Django's database {alias!r}: it is {dialect}, and only {supported} is
-    supported. Use that, in tests too (see docs/testing.md), or keep the app "outbox_tasks" out of this database with a
-    database router (allow_migrate)."""
-
-
-class UnknownRole(OutboxError):
-    says = """
-    The role {role!r} was given no rights: the database has no role of this name. Create it first, for example with
-    CREATE ROLE … LOGIN, or correct the name."""
-
-
-class WriterRights(OutboxError):
-    says = """
-    The database role of this session may not write messages: {reason}. The owner of the outbox tables can allow it:
-    `outbox-tasks init --writer ROLE`."""
-
-
 class SatelliteMissing(OutboxError):
     says = """
     This installation has no {name}: its folder or its entry point was taken out. Install the whole package, or leave
@@ -319,16 +232,8 @@ class UnknownPublisher(OutboxError):
     {known}. Correct the URL, or install the package with the publisher."""
 
 
-class PublisherNotInstalled(OutboxError):
-    says = """Destination {destination!r} needs a client that is not installed ({missing}). Install it:
-    pip install 'outbox-tasks[{extra}]'."""
-
-
-class ClaimCheckNotInstalled(OutboxError):
-    says = """
-    Destination {destination!r} stores large payloads in {place}, and a client for that is not installed ({missing}).
-    Install it: pip install 'outbox-tasks[claim-check]', and fsspec's package for {scheme}://, such as s3fs for
-    s3://."""
+class NotInstalled(OutboxError):
+    says = "{what} can't work without a package that is not installed ({missing}). Install it: pip install {packages}."
 
 
 class ClaimCheckFailed(OutboxError):
@@ -337,49 +242,16 @@ class ClaimCheckFailed(OutboxError):
     that the storage is up, and that the relay may write there."""
 
 
-class AlertsNotInstalled(OutboxError):
-    says = """Alerts can't be posted to the alert_webhook: its client is not installed ({missing}). Install it:
-    pip install 'outbox-tasks[http]'. Or remove alert_webhook: then alerts are only logged."""
-
-
 class WebhookFailed(OutboxError):
     says = "An alert could not be posted to {place}: {reason}. The relay tries again. Check the alert_webhook."
 
 
-class MonitorPortTaken(OutboxError):
-    says = """The monitor can't listen on {host}, port {port}: {reason}. Each worker on a host needs its own port: set
-    OUTBOX_MONITOR_PORT for each, or 0 for any free port. OUTBOX_MONITOR_HOST must be an address of this host."""
-
-
-class MetricsNotInstalled(OutboxError):
-    says = """There are no metrics, because a package for them is not installed ({missing}). Install it:
-    pip install 'outbox-tasks[metrics]'."""
-
-
-class WebNotInstalled(OutboxError):
-    says = """There is no page, because a package for it is not installed ({missing}). Install it:
-    pip install 'outbox-tasks[web]'."""
-
-
-class WebPortTaken(OutboxError):
-    says = """
-    The page can't listen on {host}, port {port}: {reason}. Name another one with --port (0: any free one), or with
-    --host an address of this host."""
+class PortTaken(OutboxError):
+    says = "{what} can't listen on {host}, port {port}: {reason}. {remedy}"
 
 
 class WebMisused(OutboxError):
     says = "The page can't work: {reason}."
-
-
-class WebClosed(OutboxError):
-    says = """
-    The page does not start, because nobody could sign in. Add [web_users.<name>] with a password to the settings
-    file. In an application, you can pass `who` to Page instead."""
-
-
-class ArchiveFilesNotInstalled(OutboxError):
-    says = """The archive can't be written to {place}: a library for that is not installed ({missing}). Install it:
-    pip install 'outbox-tasks[archive]', and fsspec's package for {scheme}://, such as s3fs for s3://."""
 
 
 class ArchiveExportFailed(OutboxError):
@@ -388,43 +260,8 @@ class ArchiveExportFailed(OutboxError):
     maintenance tries again. Check that the storage is up and has room, and that the relay may write there."""
 
 
-class ArchiveNotVerified(OutboxError):
-    says = """
-    {day} of the archive was written to {place}, but the file does not hold what the database holds: {found} instead
-    of {expected}. The rows stay in the database, and the next maintenance tries again. If this happens again, check the
-    storage."""
-
-
-class ReplayRefused(OutboxError):
-    says = "The replay was refused: {reason}."
-
-
-class DayAtWork(OutboxError):
-    says = """
-    The archive's {day} stays: {count} of its messages are still at work. See `outbox-tasks list`: dead letters can be
-    redriven or discarded."""
-
-
-class DayIncomplete(OutboxError):
-    says = """
-    The archive's {day} stays: {count} of its messages are neither at work, nor does the journal say that they ended.
-    Somebody has deleted rows by hand, or it is a bug: please report it. `sql/look/strays.sql` names them."""
-
-
-class DayOpen(OutboxError):
-    says = """
-    The archive's {day} stays: a transaction that wrote messages on that day is still open. The next maintenance tries
-    again. End sessions that stay open for hours."""
-
-
-class DayNotOver(OutboxError):
-    says = "{day} can't be exported: rows may still be added to it. A day (UTC) can be exported an hour after its end."
-
-
-class ArchiveBusy(OutboxError):
-    says = """
-    {day} of the archive could not be removed in {tries} tries: other sessions were reading or writing there, and the
-    maintenance does not make them wait. The next maintenance tries again. End sessions that stay open for hours."""
+class DayKept(OutboxError):
+    says = "The archive's {day} stays: {reason}."
 
 
 class MaintainedElsewhere(OutboxError):
@@ -439,29 +276,16 @@ class UnknownMessage(OutboxError):
     `outbox-tasks show {id}` says what can be checked."""
 
 
-class NotDead(OutboxError):
-    says = """Message {id} can't be edited: it is {state}, and only a dead letter can be edited. Look at it with
-    `outbox-tasks show {id}`."""
-
-
 class InvalidFilter(OutboxError):
     says = "The filter was refused: {reason}."
 
 
-class InvalidAct(OutboxError):
+class ActRefused(OutboxError):
     says = "Nothing was done: {reason}."
 
 
-class InvalidLimit(OutboxError):
-    says = "No limit was set: {reason}."
-
-
-class ActBegun(OutboxError):
-    says = "This form has begun act {entry} already, which is another one. Nothing was done. Begin with a new preview."
-
-
-class EditRefused(OutboxError):
-    says = "The new payload of message {id} was refused: {reason}."
+class ActConflict(ActRefused):
+    says = "Nothing was done: {reason}."
 
 
 class PublishError(OutboxError):

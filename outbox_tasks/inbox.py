@@ -19,13 +19,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks.database.schema import LOST_TABLE, tables, where
 from outbox_tasks.errors import (
-    Autocommit,
     FeedMissing,
     InboxCollision,
     InboxMisused,
-    InvalidMessageId,
-    NotInTransaction,
-    NoTransaction,
+    OutboxError,
     SchemaMissing,
 )
 from outbox_tasks.text import is_text, short
@@ -98,7 +95,7 @@ class Inbox:
         commit, True after its rollback. (With REPEATABLE READ and SERIALIZABLE, PostgreSQL raises a serialization
         failure after its commit; run the transaction again. MySQL and MariaDB may raise `InboxCollision`; `once` runs
         the transaction again by itself.) Await this with an `AsyncSession` or `AsyncConnection`. Raises
-        `InvalidMessageId`, `NoTransaction`, `SchemaMissing` or `FeedMissing`.
+        `InboxMisused`, `NotInTransaction`, `SchemaMissing` or `FeedMissing`.
         """
         message = self._checked(message_id)
         session = unwrapped(session)
@@ -179,7 +176,11 @@ class Inbox:
     def _checked(self, message_id: object) -> str:
         message = str(message_id) if isinstance(message_id, UUID) else message_id
         if not isinstance(message, str) or not _is_storable(message):
-            raise InvalidMessageId(consumer=self.consumer, value=short(message), longest=LONGEST)
+            reason = (
+                f"the message id {short(message)!r} is not a UUID, nor text of 1 to {LONGEST} characters without NUL. "
+                "Pass the id that came with the message, or a hash of it if it is longer"
+            )
+            raise InboxMisused(consumer=self.consumer, reason=reason)
         return message
 
     def _mark(self, session: Any, message: str) -> bool:
@@ -189,10 +190,8 @@ class Inbox:
                 opened.run(self._first, {"consumer": self.consumer, "message": message}, tables(self._schema).inbox)
                 == 1
             )
-        except Autocommit:
+        except OutboxError:
             raise
-        except NotInTransaction:
-            raise NoTransaction(consumer=self.consumer, message=message) from None
         except Exception as error:  # each driver and framework has errors of its own
             if sqlstate(error) in LOST_TABLE:
                 raise SchemaMissing(where=where(self._schema)) from error

@@ -28,7 +28,7 @@ from sqlalchemy.sql import ColumnElement
 
 from outbox_tasks.broker.names import STAMP
 from outbox_tasks.database.connection import engine_url
-from outbox_tasks.database.schema import quoted, tables
+from outbox_tasks.database.schema import quoted
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
@@ -36,6 +36,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests import wide
 from tests.schemas import Schemas, new_name
+from tests.tables import Tables
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
@@ -174,7 +175,7 @@ class Rows:
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self.engine = engine
-        self.tables = tables(schema)
+        self.tables = Tables(engine, schema)
         self._schema = quoted(schema or "public")
 
     def insert(self, count: int = 1, **columns: Any) -> list[str]:

@@ -27,7 +27,7 @@ from lab.soak.plan import plan
 from lab.soak.result import Result
 from lab.soak.stage import SINGLES, Stage, stage
 from lab.soak.verdict import judge
-from outbox_tasks.database.schema import DEAD, tables
+from outbox_tasks.database.schema import tables
 from outbox_tasks.local.processes import signals_as_ctrl_c
 
 TICK, LOOK, ASK = 0.05, 1.0, 0.5
@@ -180,7 +180,7 @@ class Run:
         """How many messages are to be delivered; None: the database does not say."""
         m = tables(self._on.settings.database_schema).messages
         with suppress(SQLAlchemyError), self._on.engine.connect() as connection:
-            return connection.scalar(select(func.count()).select_from(m).where(m.c.place != DEAD))
+            return connection.scalar(select(func.count()).select_from(m).where(m.c.place != "dead"))
         return None
 
     def _say(self, text: str) -> None:

@@ -18,7 +18,7 @@ from outbox_tasks.archive.days import Day
 from outbox_tasks.archive.files import SUFFIX, Measure
 from outbox_tasks.archive.storage import DayStorage, opened
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ArchiveNotVerified
+from outbox_tasks.errors import ArchiveExportFailed
 
 LOOK, LOT = 10_000, 16 * 1024 * 1024
 """Messages, and bytes of payload, that are read at a time; a larger message is read alone."""
@@ -41,7 +41,7 @@ class Part:
 def export(database: Database, day: Day, url: str) -> Part | None:
     """Write the rows of a day below `url`, unless a verified file has them already. None: there are no rows.
 
-    Raises `ArchiveExportFailed`, `ArchiveNotVerified`, `ArchiveFilesNotInstalled` or `DatabaseUnavailable`: then no
+    Raises `ArchiveExportFailed`, `NotInstalled` or `DatabaseUnavailable`: then no
     verified file has these rows.
     """
     expected = measured(database, day)
@@ -94,7 +94,8 @@ def _write(database: Database, storage: DayStorage, day: Day, expected: Measure,
     found = verified(storage, file)
     if found != expected:
         storage.remove(file)
-        raise ArchiveNotVerified(day=day.date, place=storage.place, found=found, expected=expected)
+        reason = f"the file does not hold what the database holds: {found} instead of {expected}"
+        raise ArchiveExportFailed(day=day.date, place=storage.place, reason=reason)
     return {
         "file": file,
         "rows": found.rows,

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from outbox_tasks.archive.replay_copy import Copier
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ReplayRefused
+from outbox_tasks.errors import ActRefused
 from outbox_tasks.operating.messages.acts import Plan, Steps, batch_size
 from outbox_tasks.operating.messages.find import FIRST, Filter
 from outbox_tasks.operating.wake import wake
@@ -70,13 +70,13 @@ class Replay:
 
     @classmethod
     def resumed(cls, database: Database, entry: int) -> Self:
-        """The rest of a replay that somebody has stopped. Raises `ReplayRefused`."""
+        """The rest of a replay that somebody has stopped. Raises `ActRefused`."""
         found = database.ask("audit/entry.sql", entry=entry)
         facts = found[0].facts if found else {}
         if not found or found[0].action != "replay" or "named" in facts or "states" not in facts:
-            raise ReplayRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
+            raise ActRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
         if database.ask("act/one.sql", entry=entry)[0].wanted is not None:
-            raise ReplayRefused(reason=f"no. {entry} is under way; to end it: outbox-tasks audit --stop {entry}")
+            raise ActRefused(reason=f"no. {entry} is under way; to end it: outbox-tasks audit --stop {entry}")
         names = [name for name in Filter.__slots__ if name in facts]
         place = facts.get("place", {"seq": FIRST, "passed": 0})
         rest = {"resumes": entry, "began": found[0].at.isoformat(), **facts, "after": place["seq"]}
@@ -85,7 +85,7 @@ class Replay:
 
 
 def planned(database: Database, replay: Replay) -> Plan:
-    """Counts what would be replayed. Raises `ReplayRefused`."""
+    """Counts what would be replayed. Raises `ActRefused`."""
     plan = Plan(replay.began or database.ask("act/now.sql")[0].now)
     for row in _chosen(database, replay, plan.until, replay.after):
         plan.add(row)
@@ -124,7 +124,7 @@ def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) ->
 
 
 def _chosen(database: Database, replay: Replay, as_of: datetime, after: int) -> Iterator[Any]:
-    """The messages that are to be replayed, beyond a number, in their order. Raises `ReplayRefused`."""
+    """The messages that are to be replayed, beyond a number, in their order. Raises `ActRefused`."""
     _check(database, replay.to)
     for row in _named(database, replay.ids) if replay.ids else _archived(database, replay, as_of, after):
         if row.seq > after:
@@ -137,7 +137,7 @@ def _named(database: Database, ids: tuple[UUID, ...]) -> list[Any]:
     found = {row.id: row for row in database.ask("find/named.sql", ids=list(ids))}
     if missing := sorted(set(ids) - found.keys()):
         some = ", ".join(map(str, missing[:3]))
-        raise ReplayRefused(reason=f"{len(missing)} of the messages are not in the archive: {some}")
+        raise ActRefused(reason=f"{len(missing)} of the messages are not in the archive: {some}")
     return sorted(found.values(), key=lambda row: row.seq)
 
 
@@ -169,6 +169,6 @@ def _check(database: Database, name: str | None, *, takes_tasks: bool = False) -
     known = database.settings.destinations
     if name is not None and name not in known:
         listed = ", ".join(sorted(known)) or "none"
-        raise ReplayRefused(reason=f"{name!r} is not a configured destination (known: {listed}); choose one by --to")
+        raise ActRefused(reason=f"{name!r} is not a configured destination (known: {listed}); choose one by --to")
     if name is not None and takes_tasks and known[name].scheme != "celery":
-        raise ReplayRefused(reason=f"some of the messages are stored tasks, and {name!r} is no celery:// destination")
+        raise ActRefused(reason=f"some of the messages are stored tasks, and {name!r} is no celery:// destination")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-from outbox_tasks.errors import ArchiveExportFailed, ArchiveFilesNotInstalled, OutboxError
+from outbox_tasks.errors import ArchiveExportFailed, NotInstalled, OutboxError
 from outbox_tasks.text import without_login, without_secrets
 
 MANIFEST = "_manifest.json"
@@ -20,8 +20,8 @@ MANIFEST = "_manifest.json"
 
 @contextmanager
 def opened(url: str, day: date) -> Iterator[DayStorage]:
-    """The directory of a day below `url`. What a client raises becomes `ArchiveExportFailed` or
-    `ArchiveFilesNotInstalled`, without the login."""
+    """The directory of a day below `url`. What a client raises becomes `ArchiveExportFailed` or `NotInstalled`,
+    without the login."""
     place = without_login(url)
     try:
         from fsspec.core import url_to_fs
@@ -33,7 +33,8 @@ def opened(url: str, day: date) -> Iterator[DayStorage]:
         raise
     except ImportError as error:
         scheme, missing = url.partition("://")[0], error.name or error
-        raise ArchiveFilesNotInstalled(place=place, scheme=scheme, missing=missing) from error
+        packages = f"'outbox-tasks[archive]', and fsspec's package for {scheme}://, such as s3fs for s3://"
+        raise NotInstalled(what=f"The export to {place}", missing=missing, packages=packages) from error
     except Exception as error:  # a client may raise anything
         reason = without_secrets(f"{type(error).__name__}: {error}", url, most=500).rstrip(".")
         raise ArchiveExportFailed(place=place, reason=reason, day=day) from error

@@ -9,7 +9,7 @@ import click
 from outbox_tasks.cli.shared.options import Duration, who_and_why
 from outbox_tasks.cli.shared.output import answer, json_option, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.errors import InvalidLimit
+from outbox_tasks.errors import ActRefused
 from outbox_tasks.operating import limits, pauses
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import one_line
@@ -67,7 +67,7 @@ def limit(
         elif wanted:
             try:
                 replaced = limits.limit(store, destination, wanted, who, why or "", seconds)
-            except InvalidLimit as error:
+            except ActRefused as error:
                 raise click.UsageError(error.reason) from None
             said = [f"Before, {text}." for text in replaced]
         _show(store, destination, said)

@@ -11,7 +11,7 @@ import click
 
 from outbox_tasks.cli.shared.output import say
 from outbox_tasks.cli.shared.store import installed
-from outbox_tasks.errors import WebNotInstalled, WebPortTaken
+from outbox_tasks.errors import NotInstalled, PortTaken
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.web import WEB_PORT
@@ -45,7 +45,7 @@ def web(host: str, port: int, read_only: bool) -> None:
     try:
         import uvicorn
     except ImportError as error:
-        raise WebNotInstalled(missing=error) from None
+        raise NotInstalled(what="The page", missing=error, packages="'outbox-tasks[web]'") from None
     config = uvicorn.Config(
         page.asgi,
         http="h11",
@@ -74,7 +74,9 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise WebPortTaken(host=host, port=port, reason=str(error.strerror or error).partition(" (while")[0]) from None
+        reason = str(error.strerror or error).partition(" (while")[0]
+        remedy = "Name another one with --port (0: any free one), or with --host an address of this host."
+        raise PortTaken(what="The page", host=host, port=port, reason=reason, remedy=remedy) from None
 
 
 def _url(listener: socket.socket) -> str:

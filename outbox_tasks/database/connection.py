@@ -34,10 +34,8 @@ from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseTooSlow,
     DatabaseUnavailable,
-    LocksSpent,
-    RowsHidden,
+    RightsMissing,
     SchemaMissing,
-    SchemaRights,
 )
 from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.settings import Settings
@@ -64,8 +62,18 @@ PIPE = {**SESSION, **PLANNING, "lock_timeout": "0"}
 READ_ONLY = "25006"
 """SQLSTATE of a server that takes no writes, such as the old primary after a failover."""
 
-REFUSALS: dict[str, type[DatabaseUnavailable]] = {"check_enable_rls": RowsHidden, "LockAcquireExtended": LocksSpent}
-"""The error for a statement that one of these functions of PostgreSQL has refused."""
+REMEDIES = {
+    "check_enable_rls": (
+        "Row-level security would hide rows from this role, and nobody would see why they are not sent. Switch it off "
+        "for the outbox's tables (ALTER TABLE … DISABLE ROW LEVEL SECURITY), or let the role see all rows (ALTER ROLE "
+        "… BYPASSRLS). `outbox-tasks doctor` prints the statements."
+    ),
+    "LockAcquireExtended": (
+        "A look for a message locks each day that is kept. Keep fewer days (archive_retention), or raise "
+        "max_locks_per_transaction: `outbox-tasks doctor` says how far."
+    ),
+}
+"""The remedy where one of these functions of PostgreSQL has refused a statement."""
 
 NETWORK_TIME = 2.0
 """The server ends a statement within `statement_timeout`; its answer may take so many seconds more."""
@@ -154,9 +162,12 @@ def migrating(settings: Settings) -> Iterator[Connection]:
     except ProgrammingError as error:
         if getattr(error.orig, "sqlstate", None) != NO_RIGHTS:
             raise
-        raise SchemaRights(
-            role=engine.url.username, where=where(settings.database_schema), reason=error.orig
-        ) from error
+        act = f"make or change the outbox tables in {where(settings.database_schema)}"
+        remedy = (
+            "Do it as the owner of the tables. If there are none yet, the owner of the schema can let this role make "
+            f"them: GRANT CREATE ON SCHEMA … TO {engine.url.username}."
+        )
+        raise RightsMissing(act=act, reason=error.orig, remedy=remedy) from error
 
 
 class Run(Protocol):
@@ -406,10 +417,9 @@ def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
     # Where in a function of ours it happened would be pages of SQL.
     text = str(error).partition("\nCONTEXT:")[0]
     reason = without_secrets(" ".join(text.split()).rstrip(".?"), url)
-    kind: type[DatabaseUnavailable] = DatabaseUnavailable
     if isinstance(error, NoAnswer | psycopg.errors.QueryCanceled):
-        kind = DatabaseTooSlow
-    elif isinstance(error, psycopg.Error):
-        # The text of the refusal can be in any language, the name of the function can't.
-        kind = REFUSALS.get(error.diag.source_function or "", kind)
-    return kind(url=redacted(url), reason=reason)
+        return DatabaseTooSlow(url=redacted(url), reason=reason)
+    # The text of a refusal can be in any language, the name of the function can't.
+    function = error.diag.source_function if isinstance(error, psycopg.Error) else None
+    remedy = {"remedy": REMEDIES[function]} if function in REMEDIES else {}
+    return DatabaseUnavailable(url=redacted(url), reason=reason, **remedy)

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from outbox_tasks.errors import (
     ConfigurationError,
+    NotInstalled,
     OutageError,
     OutboxError,
     PermanentError,
-    PublisherNotInstalled,
     TransientError,
     UnknownPublisher,
 )
@@ -78,7 +78,7 @@ class Publisher(Protocol):
 
 def load(destination: Destination, settings: Settings) -> Publisher:
     """The publisher for a destination; with a claim check, the one that stores large payloads before it sends. Raises
-    `UnknownPublisher` or `PublisherNotInstalled`."""
+    `UnknownPublisher` or `NotInstalled`."""
     try:
         kind = kind_of(destination) if destination.claim_check is None else _class_of(CLAIM_CHECK, destination)
         publisher: Publisher = kind(destination, settings)
@@ -91,7 +91,7 @@ def load(destination: Destination, settings: Settings) -> Publisher:
 
 
 def kind_of(destination: Destination) -> Any:
-    """The class of the publisher of a destination's URL. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
+    """The class of the publisher of a destination's URL. Raises `UnknownPublisher` or `NotInstalled`."""
     return _class_of(destination.scheme, destination)
 
 
@@ -104,7 +104,8 @@ def _class_of(scheme: str, destination: Destination) -> Any:
         return registered[scheme].load()
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(scheme, scheme.partition("+")[0])
-        raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
+        what, packages = f"Destination {destination.name!r}", f"'outbox-tasks[{extra}]'"
+        raise NotInstalled(what=what, missing=error.name, packages=packages) from error
 
 
 @cache

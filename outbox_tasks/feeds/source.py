@@ -15,7 +15,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from outbox_tasks import sql
-from outbox_tasks.errors import ConfigurationError, SourceMisused, SourceTrouble, SourceUnavailable
+from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.tables import statements
 from outbox_tasks.text import redacted, said, without_secrets
 
@@ -62,7 +62,7 @@ class Source(ABC):
     """A feed in its database. It connects when first used; after trouble, at the next use.
 
     A call waits at most `timeout` seconds for a sign of the server, and takes at most `LONGEST_CALL` times as long. It
-    raises `SourceUnavailable`, or `SourceMisused` for what only a person can mend. A source is for one thread at a
+    raises `SourceTrouble`. A source is for one thread at a
     time."""
 
     dialect: ClassVar[str]
@@ -91,7 +91,7 @@ class Source(ABC):
             with self._connection() as connection:
                 self._delete(connection, rows)
 
-    def undeletable(self, row: Row) -> SourceMisused:
+    def undeletable(self, row: Row) -> SourceTrouble:
         """The trouble with a row that is still there after `delete`."""
         return self._misused(
             f"its row {row.number} is still there after it was deleted. A trigger, a rule or row level security may "
@@ -210,12 +210,12 @@ class Source(ABC):
             return self._misused(reason)
         return self._unavailable(" ".join(said(error).split()))
 
-    def _misused(self, reason: str) -> SourceMisused:
-        return SourceMisused(name=self.name, url=redacted(self._text), reason=without_secrets(reason, self._text))
+    def _misused(self, reason: str) -> SourceTrouble:
+        return SourceTrouble(name=self.name, url=redacted(self._text), reason=without_secrets(reason, self._text))
 
-    def _unavailable(self, reason: str) -> SourceUnavailable:
-        reason = without_secrets(reason.rstrip(".?"), self._text)
-        return SourceUnavailable(name=self.name, url=redacted(self._text), reason=reason)
+    def _unavailable(self, reason: str) -> SourceTrouble:
+        again = "The rows wait in the source, and the next run tries again"
+        return self._misused(f"{reason.rstrip('.?')}. {again}")
 
     @property
     def _text(self) -> str:

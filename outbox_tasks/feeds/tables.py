@@ -13,7 +13,7 @@ LANGUAGES = {"mysql": ("publish_procedure.sql",), "postgresql": ("publish_functi
 
 def statements(dialect: str, schema: str | None = None, *, languages: bool = False) -> list[str]:
     """The statements that make what is missing. `schema`: where; None: where the connection makes tables. `languages`:
-    also what other languages call. Raises `UnsupportedDialect`.
+    also what other languages call. Raises `UnsupportedDatabase`.
 
     In the files an empty line stands between two statements, and nowhere else."""
     sql.check_dialect(dialect, sql.FEEDS)

@@ -13,7 +13,7 @@ def upgrade_feed(connection: Connection | DjangoConnection, schema: str | None =
     """Make the tables `outbox_feed` and `outbox_inbox`, if they are missing, in the connection's transaction.
 
     `schema`: where; None: where the connection makes tables. MySQL and MariaDB commit before and after each statement
-    that makes a table. Raises `UnsupportedDialect`.
+    that makes a table. Raises `UnsupportedDatabase`.
     """
     dialect = connection.dialect.name if isinstance(connection, Connection) else connection.vendor
     for statement in statements(dialect, schema):

@@ -14,7 +14,7 @@ from sqlalchemy import Column, MetaData, Table, Text
 from sqlalchemy.sql import quoted_name
 
 from outbox_tasks.database.schema import where
-from outbox_tasks.errors import FeedCantCancel, FeedMissing, FeedRights, InvalidMessage
+from outbox_tasks.errors import FeedCantCancel, FeedMissing, InvalidMessage, RightsMissing
 from outbox_tasks.model import Message
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import short
@@ -97,7 +97,8 @@ class _Place:
             if kind == "missing":
                 raise FeedMissing(table=TABLE, where=where(self._schema)) from error
             if kind == "rights":
-                raise FeedRights(table=TABLE, reason=reason) from error
+                remedy = f"Its owner can allow it: GRANT INSERT (id, ordering_key, message) ON {TABLE} TO …"
+                raise RightsMissing(act=f"write to {TABLE}", reason=reason, remedy=remedy) from error
             raise
 
 

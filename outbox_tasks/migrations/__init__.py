@@ -28,10 +28,10 @@ from outbox_tasks.database.rights import HIDDEN, RELATIONS, Kind, functions, rig
 from outbox_tasks.database.schema import VERSION, quoted, where
 from outbox_tasks.errors import (
     ConfigurationError,
+    InvalidArgument,
     SchemaMismatch,
     SchemaMissing,
-    UnknownRole,
-    UnsupportedEncoding,
+    UnsupportedDatabase,
 )
 from outbox_tasks.feeds.upgrade import upgrade_feed as upgrade_feed
 from outbox_tasks.migrations.connections import DjangoConnection, Runner, runner
@@ -39,6 +39,11 @@ from outbox_tasks.settings import Settings
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
 """Settings that the script relies on. A session or a role may have others."""
+
+NOT_UTF8 = (
+    "it is in {}, which can't hold every message. Make a database in UTF8 for the outbox: CREATE DATABASE … ENCODING "
+    "'UTF8' TEMPLATE template0. An application can keep its own, and publish through a feed in it: see docs/feeds.md"
+)
 
 OURS = re.compile(rf"outbox_(feed|{'|'.join(RELATIONS)}|(messages|journal)_\d+)")
 """The names of our tables and their partitions."""
@@ -51,7 +56,7 @@ def upgrade(connection: Connection | DjangoConnection | MockConnection, schema: 
     connection for `--sql`, it writes into Alembic's script.
 
     Returns whether it made them. Many hosts may run it at once: the others wait for the first. Raises `SchemaMismatch`
-    if there are tables of another version, `UnsupportedDialect`, `UnsupportedEncoding`, or `ConfigurationError` for an
+    if there are tables of another version, `UnsupportedDatabase`, or `ConfigurationError` for an
     odd name.
     """
     schema = schema or Settings().database_schema
@@ -65,7 +70,7 @@ def upgrade(connection: Connection | DjangoConnection | MockConnection, schema: 
     place = quoted(schema)
     run.scalar("SELECT pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || :schema, 0))", schema=schema)
     if (encoding := run.scalar("SELECT current_setting('server_encoding')")) != "UTF8":
-        raise UnsupportedEncoding(encoding=encoding)
+        raise UnsupportedDatabase(reason=NOT_UTF8.format(encoding))
     if run.scalar("SELECT to_regclass(:name)::text", name=f"{place}.outbox_versions"):
         _check(run, schema)
         return False
@@ -135,10 +140,11 @@ $outbox_tasks$;"""
 def grant(connection: Connection | DjangoConnection, kind: Kind, role: str, schema: str | None = None) -> None:
     """Let the database role `role` do with the tables in `schema` what this kind of role does, and nothing else.
 
-    Raises `UnknownRole`."""
+    Raises `InvalidArgument`."""
     run = runner(connection)
     if run.scalar("SELECT to_regrole(quote_ident(:role))::text", role=role) is None:
-        raise UnknownRole(role=role)
+        rule = "is no role of this database. Create it first, for example with CREATE ROLE … LOGIN, or correct the name"
+        raise InvalidArgument(argument="role", value=role, rule=rule)
     for statement in grants(connection, kind, role, schema):
         run.script(statement)
 

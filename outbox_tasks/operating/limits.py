@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import InvalidLimit
+from outbox_tasks.errors import ActRefused
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.relay.store.traffic import Change, Limits
 from outbox_tasks.settings import Settings
@@ -106,12 +106,12 @@ def limit(
     seconds: float | None = None,
 ) -> list[str]:
     """Set limits in the place of settings, for so many seconds, or until `clear`. Workers keep to them within a second
-    or two. Returns what somebody had set before, in words. Raises `InvalidLimit`."""
+    or two. Returns what somebody had set before, in words. Raises `ActRefused`."""
     checked = {setting: _checked(setting, value) for setting, value in wanted.items()}
     if not checked:
-        raise InvalidLimit(reason=f"say which limit: {', '.join(STEERED)}")
+        raise ActRefused(reason=f"say which limit: {', '.join(STEERED)}")
     if not why.strip():
-        raise InvalidLimit(reason="say why: others will want to know")
+        raise ActRefused(reason="say why: others will want to know")
     rows = [{"setting": name, "value": "Infinity" if value == "all" else value} for name, value in checked.items()]
     with database.transaction() as run:
         changed = run(
@@ -133,7 +133,7 @@ def _checked(setting: str, value: Any) -> Any:
         return RULES[setting].validate_python(value)
     except ValidationError as error:
         rule = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InvalidLimit(reason=f"{setting} can't be {short(value)!r}: {rule}") from None
+        raise ActRefused(reason=f"{setting} can't be {short(value)!r}: {rule}") from None
 
 
 def _replaced(row: Any) -> str:

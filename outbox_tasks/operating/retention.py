@@ -16,11 +16,7 @@ from datetime import date, timedelta
 from outbox_tasks.archive.days import TRIES, Day, days, dropped, ended_days, turn
 from outbox_tasks.archive.export import Part, export
 from outbox_tasks.errors import (
-    ArchiveBusy,
-    DayAtWork,
-    DayIncomplete,
-    DayNotOver,
-    DayOpen,
+    DayKept,
     MaintainedElsewhere,
     OutboxError,
 )
@@ -126,12 +122,13 @@ def export_days(
 ) -> list[Part]:
     """Export a day of the archive, or all ended days, without dropping them. `told` is called with each one.
 
-    Raises `DayNotOver`, `MaintainedElsewhere`, or what `export` raises.
+    Raises `DayKept`, `MaintainedElsewhere`, or what `export` raises.
     """
     with _alone(store):
         ended = ended_days(store, timedelta())
         if day is not None and any(one.ended_at is None and day >= one.date for one in days(store)):
-            raise DayNotOver(day=day)
+            reason = "rows may still be added to it. A day (UTC) can be exported an hour after its end"
+            raise DayKept(day=day, reason=reason)
         parts = []
         for one in ended:
             if day in (None, one.date) and (part := export(store, one, url)):
@@ -201,14 +198,31 @@ def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) 
 def _remove(store: Store, day: Day, done: Trimmed) -> None:
     """Export a day, if `archive_export` is set, and drop it. A day stays unless all of its messages have ended."""
     if store.ask("keep/writers.sql", day=day.number)[0].open:  # once it is not, it stays so
-        raise DayOpen(day=day.date)
+        reason = (
+            "a transaction that wrote messages on that day is still open. The next maintenance tries again. End "
+            "sessions that stay open for hours"
+        )
+        raise DayKept(day=day.date, reason=reason)
     if count := store.ask("keep/at_work.sql", **day.span, most=COUNTED)[0].count:
-        raise DayAtWork(day=day.date, count=count)
+        reason = (
+            f"{count} of its messages are still at work. See `outbox-tasks list`: dead letters can be redriven or "
+            "discarded"
+        )
+        raise DayKept(day=day.date, reason=reason)
     # Of messages that are not at work and have not ended, something has lost them.
     if (lost := store.ask("keep/missing.sql", LONG, **day.span)[0].count) > 0:
-        raise DayIncomplete(day=day.date, count=lost)
+        reason = (
+            f"{lost} of its messages are neither at work, nor does the journal say that they ended. Somebody has "
+            "deleted rows by hand, or it is a bug: please report it. `sql/look/strays.sql` names them"
+        )
+        raise DayKept(day=day.date, reason=reason)
     url = store.settings.archive_export
     if url is not None and (part := export(store, day, url)) and part.written:
         done.exported.append(part)
     if not dropped(store, day):
-        raise ArchiveBusy(day=day.date, tries=TRIES)
+        reason = (
+            f"it could not be removed in {TRIES} tries: other sessions were reading or writing there, and the "
+            "maintenance does not make them wait. The next maintenance tries again. End sessions that stay open for "
+            "hours"
+        )
+        raise DayKept(day=day.date, reason=reason)

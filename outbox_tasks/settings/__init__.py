@@ -20,7 +20,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute, NoTaskDestination, UnknownDestination
+from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute
 from outbox_tasks.feeds.place import LIST, FeedPlace
 from outbox_tasks.settings.destination import (
     HIDDEN,
@@ -146,11 +146,15 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             raise NoDestinations(origin=self.origin, addition=in_django if is_django() else own)
 
     def destination(self, name: str, event_type: str) -> Destination:
-        """The destination called `name`. Raises `UnknownDestination`."""
+        """The destination called `name`. Raises `NoRoute`."""
         try:
             return self.destinations[name]
         except KeyError:
-            raise UnknownDestination(event_type=event_type, destination=name, known=self._known) from None
+            reason = (
+                f"{name!r} is not a configured destination. Known: {self._known}. Add [destinations.{name}] to "
+                "outbox.toml, or correct the name"
+            )
+            raise NoRoute(event_type=event_type, reason=reason) from None
 
     @property
     def _known(self) -> str:
@@ -182,11 +186,15 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             return route.to
         if len(self.destinations) == 1:
             return list(self.destinations)
-        raise NoRoute(event_type=event_type, known=self._known)
+        reason = (
+            "no route names a destination for it, `to` was not given, and there isn't exactly one destination. Known "
+            f"destinations: {self._known}. Add a route to outbox.toml, or pass `to=`"
+        )
+        raise NoRoute(event_type=event_type, reason=reason)
 
     def task_destination(self, task: str) -> str:
         """Where a stored Celery task goes: by the first route to a `celery://` destination, else to the only one
-        that does not make tasks of events. Raises `NoTaskDestination`."""
+        that does not make tasks of events. Raises `NoRoute`."""
         celery = [name for name, destination in self.destinations.items() if destination.scheme == "celery"]
         for pattern, route in self.routes.items():
             if fnmatchcase(task, pattern) and (routed := [name for name in route.to if name in celery]):
@@ -194,7 +202,12 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         free = [name for name in celery if not self.destinations[name].option("task")]
         if len(free or celery) != 1:
             several = f"there are several celery:// destinations ({', '.join(free or celery)})"
-            raise NoTaskDestination(task=task, found=several if celery else "there is no celery:// destination")
+            reason = (
+                f"its destination is unknown: {several if celery else 'there is no celery:// destination'}. Add a "
+                'destination for tasks to outbox.toml ([destinations.tasks] with url = "celery://"). If there are '
+                "several, add a route for this task's name"
+            )
+            raise NoRoute(event_type=task, reason=reason)
         return (free or celery)[0]
 
     def singles_of(self, destination: str) -> int | Literal["all"]:

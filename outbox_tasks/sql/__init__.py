@@ -16,7 +16,7 @@ from importlib.resources import files
 from posixpath import normpath
 from typing import Any
 
-from outbox_tasks.errors import ConfigurationError, UnsupportedDialect
+from outbox_tasks.errors import ConfigurationError, UnsupportedDatabase
 
 _PARTS = re.compile(
     r"(?P<keep>'(?:[^']|'')*'|\$\$.*?\$\$|::)"  # texts, bodies of functions, casts
@@ -103,10 +103,17 @@ def rendered(text: str, schema: str | None, style: str = NUMBERED, quote: str = 
     return _PARTS.sub(replaced, text).strip().rstrip(";"), tuple(names)
 
 
+UNSUPPORTED = (
+    "its dialect is {!r}, and only {} is supported here. The relay's own tables need PostgreSQL, in tests too: see "
+    "docs/testing.md. An application whose data is in MySQL, MariaDB or SQLite publishes with Outbox(feed=…): see "
+    "docs/feeds.md"
+)
+
+
 def check_dialect(name: str, dialects: Iterable[str] = DIALECTS) -> None:
-    """Raises `UnsupportedDialect` if the statements don't fit the dialect."""
+    """Raises `UnsupportedDatabase` if the statements don't fit the dialect."""
     if name not in dialects:
-        raise UnsupportedDialect(dialect=name, supported=", ".join(dialects))
+        raise UnsupportedDatabase(reason=UNSUPPORTED.format(name, ", ".join(dialects)))
 
 
 def quote_of(dialect: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from celery import bootsteps
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import AlertsNotInstalled, ConfigurationError, OutboxError, WebhookFailed
+from outbox_tasks.errors import ConfigurationError, NotInstalled, OutboxError, WebhookFailed
 from outbox_tasks.operating.problems import Examination, Problem, Severity, examine
 from outbox_tasks.settings import MAINTAIN_QUEUE, Settings
 from outbox_tasks.settings.destination import HIDDEN
@@ -161,13 +161,14 @@ def body(alerts: Sequence[Mapping[str, Any]], source: str) -> dict[str, Any]:
 
 
 def check(settings: Settings) -> None:
-    """Raises `AlertsNotInstalled` or `ConfigurationError` if alerts can't be posted as the settings say."""
+    """Raises `NotInstalled` or `ConfigurationError` if alerts can't be posted as the settings say."""
     if settings.alert_webhook is None:
         return
     try:
         import httpx
     except ModuleNotFoundError as error:
-        raise AlertsNotInstalled(missing=error.name) from error
+        packages = "'outbox-tasks[http]'"
+        raise NotInstalled(what="The alert_webhook", missing=error.name, packages=packages) from error
     try:
         good = httpx.URL(settings.alert_webhook).scheme in ("http", "https")
     except httpx.InvalidURL:

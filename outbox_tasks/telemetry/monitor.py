@@ -21,7 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from celery import Celery, bootsteps, signals
 
-from outbox_tasks.errors import MetricsNotInstalled, MonitorPortTaken, OutboxError
+from outbox_tasks.errors import NotInstalled, OutboxError, PortTaken
 from outbox_tasks.operating.problems import OF_THE_DATABASE, Connections, Severity, examine
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import metrics
@@ -62,7 +62,7 @@ class MonitorStep(bootsteps.StartStopStep):
 
 
 class Monitor(ThreadingMixIn, WSGIServer):
-    """Takes its port at once, and answers once it is started. Raises `MonitorPortTaken`."""
+    """Takes its port at once, and answers once it is started. Raises `PortTaken`."""
 
     daemon_threads = True
 
@@ -73,7 +73,12 @@ class Monitor(ThreadingMixIn, WSGIServer):
         try:
             super().__init__((host, port), _QuietRequest)
         except OSError as error:
-            raise MonitorPortTaken(host=host, port=port, reason=error.strerror or error) from error
+            remedy = (
+                "Each worker on a host needs its own port: set OUTBOX_MONITOR_PORT for each, or 0 for any free port. "
+                "OUTBOX_MONITOR_HOST must be an address of this host."
+            )
+            reason = error.strerror or error
+            raise PortTaken(what="The monitor", host=host, port=port, reason=reason, remedy=remedy) from error
         self.set_app(_routed(pages))
 
     def server_bind(self) -> None:
@@ -127,7 +132,7 @@ def _routed(pages: Pages) -> WsgiApp:
             return text("404 Not Found", f"there is: {', '.join(pages)}")
         try:
             return page(environ, start_response)
-        except MetricsNotInstalled as error:
+        except NotInstalled as error:
             return text("404 Not Found", error)
         except OutboxError as error:
             return text("503 Service Unavailable", error)

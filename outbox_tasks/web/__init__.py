@@ -4,7 +4,7 @@ It is a Starlette application. A page is a plain function that makes a response 
 `page` knows who visits, checks what they may do, and answers trouble with words. `mount` is where servers come in.
 """
 
-from outbox_tasks.errors import WebNotInstalled
+from outbox_tasks.errors import NotInstalled
 
 try:
     from outbox_tasks.web.access import Person, Role
@@ -12,6 +12,6 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("outbox_tasks"):
         raise
-    raise WebNotInstalled(missing=error) from None
+    raise NotInstalled(what="The page", missing=error, packages="'outbox-tasks[web]'") from None
 
 __all__ = ["Page", "Person", "Role"]

@@ -23,15 +23,13 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from outbox_tasks.errors import (
-    ActBegun,
+    ActConflict,
     ConfigurationError,
     DatabaseUnavailable,
-    NotDead,
     OutboxError,
     SchemaMismatch,
     SchemaMissing,
     UnknownMessage,
-    WebClosed,
     WebMisused,
 )
 from outbox_tasks.operating.messages.background import Runner
@@ -57,7 +55,7 @@ PATIENCE = 5.0
 """Seconds for which a request waits for its turn."""
 
 STATUS: dict[type[OutboxError], int] = {
-    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, UnknownMessage: 404, NotDead: 409, ActBegun: 409,
+    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, UnknownMessage: 404, ActConflict: 409,
 }  # fmt: skip
 """Of our errors. All others say that the input is bad."""
 
@@ -103,7 +101,10 @@ class Page:
         self._outbox = outbox if isinstance(outbox, Outbox) else None
         self.settings = outbox.settings if isinstance(outbox, Outbox) else outbox or Settings()
         if who is None and not self.settings.web_users:
-            raise WebClosed
+            raise WebMisused(
+                reason="nobody could sign in. Add [web_users.<name>] with a password to the settings file. In an "
+                "application, you can pass `who` to Page instead"
+            )
         self._who, self._read_only = who, read_only
         self._sign_in = SignIn(self.settings)
         self._own = PerProcess(self._make)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Transaction
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from outbox_tasks.errors import PublishedTooLate, UnboundSession
+from outbox_tasks.errors import PublishedTooLate, UnsupportedSession
 from outbox_tasks.internals import as_if_flushing
 
 WAKE = "outbox_tasks.wake"
@@ -134,12 +134,17 @@ def write_out_to(connection: Connection) -> None:
 
 
 def engine_of(session: Session, of: Table) -> Engine | Connection:
-    """Where the session writes to a table: a session with replicas reads elsewhere. Raises `UnboundSession`."""
+    """Where the session writes to a table: a session with replicas reads elsewhere. Raises `UnsupportedSession`."""
     try:
         with as_if_flushing(session):
             return session.get_bind(clause=_write_to(of))
     except UnboundExecutionError as error:
-        raise UnboundSession(table=of.name) from error
+        reason = (
+            f"it has no engine for {of.name}: its `binds` name other classes and tables. Give it a `bind=` for the "
+            "rest, name the outbox's table in its `binds` (see docs/publishing.md), or pass the connection of one of "
+            'its classes: `session.connection(bind_arguments={"mapper": Order})`'
+        )
+        raise UnsupportedSession(reason=reason) from error
 
 
 def chosen_by(session: Session, of: Table) -> Connection:

@@ -25,7 +25,7 @@ class Verb(NamedTuple):
     feed: str | None = None
 
     def said_to(self, dialect: str) -> str:
-        """The file for a dialect. Raises `UnsupportedDialect`."""
+        """The file for a dialect. Raises `UnsupportedDatabase`."""
         sql.check_dialect(dialect, sql.FEEDS if self.feed else sql.DIALECTS)
         return self.file if dialect in sql.DIALECTS else f"feeds/{sql.FEEDS[dialect]}/{self.feed}"
 
@@ -47,7 +47,7 @@ AnyConnection: TypeAlias = Connection | DjangoConnection
 def execute(connection: AnyConnection, verb: Verb, parameters: Mapping[str, Any], event_type: str) -> int:
     """Execute in the connection's transaction; returns how many rows it returned or changed. Its parameters must be
     values that every driver can pass: text, bytes, float, bool and None. Raises `Autocommit` or
-    `UnsupportedDialect`."""
+    `UnsupportedDatabase`."""
     if not isinstance(connection, Connection):
         with connection.cursor() as cursor:
             cursor.execute(*_for_driver(verb, connection.vendor, DJANGO, parameters))
@@ -76,7 +76,7 @@ def _checked(connection: Connection, verb: Verb, event_type: str) -> Verb:
     """The verb with the schema that this connection has for it."""
     verb.said_to(connection.dialect.name)
     if _commits_each_statement(connection.connection):
-        raise Autocommit(event_type=event_type)
+        raise Autocommit(subject=event_type)
     if schemas := connection.get_execution_options().get("schema_translate_map"):
         return verb._replace(schema=schemas.get(verb.schema, verb.schema))
     return verb

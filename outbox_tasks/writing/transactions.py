@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Table, event
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
-from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
+from outbox_tasks.errors import NotInTransaction, RightsMissing, SchemaMissing, UnsupportedSession
 from outbox_tasks.internals import block_of_test, can_await
 from outbox_tasks.settings.django_project import name_in_tests
 from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
@@ -87,7 +87,11 @@ def transaction(session: object, event_type: str) -> Transaction:
 
 
 def _unsupported(session: object) -> UnsupportedSession:
-    return UnsupportedSession(kind=f"{type(session).__module__}.{type(session).__qualname__}")
+    reason = (
+        f"it is a {type(session).__module__}.{type(session).__qualname__}. Pass a SQLAlchemy Session, AsyncSession, "
+        "Connection or AsyncConnection, or Django's connection, that is inside a transaction"
+    )
+    return UnsupportedSession(reason=reason)
 
 
 def unwrapped(session: Any) -> Any:
@@ -165,7 +169,8 @@ def explain(error: BaseException, schema: str | None) -> str | None:
     if kind == "missing":
         raise SchemaMissing(where=where(schema)) from error
     if kind == "rights":
-        raise WriterRights(reason=reason) from error
+        remedy = "The owner of the outbox tables can allow it: `outbox-tasks init --writer ROLE`."
+        raise RightsMissing(act="write messages", reason=reason, remedy=remedy) from error
     return sqlstate(error)
 
 
@@ -173,7 +178,7 @@ class _OfConnection(Transaction):
     def __init__(self, connection: Connection, event_type: str) -> None:
         super().__init__(event_type)
         if not connection.in_transaction():
-            raise NotInTransaction(event_type=event_type)
+            raise NotInTransaction(subject=event_type)
         self._connection = connection
 
     def connection(self, of: Table) -> Connection:
@@ -198,7 +203,7 @@ class _OfSession(Transaction):
     def __init__(self, session: Session, event_type: str) -> None:
         super().__init__(event_type)
         if not session.in_transaction():
-            raise NotInTransaction(event_type=event_type)
+            raise NotInTransaction(subject=event_type)
         self._session = session
 
     def connection(self, of: Table) -> Connection:
@@ -235,7 +240,7 @@ class _OfDjango(Transaction):
     def __init__(self, connection: Any, event_type: str) -> None:
         super().__init__(event_type)
         if not connection.in_atomic_block:
-            raise NotInTransaction(event_type=event_type)
+            raise NotInTransaction(subject=event_type)
         self._connection: DjangoConnection = connection
 
     def connection(self, of: Table) -> DjangoConnection:

@@ -17,7 +17,7 @@ import pytest
 
 import outbox_tasks
 from outbox_tasks.destinations import batch_size_of, load
-from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
+from outbox_tasks.errors import ConfigurationError, NotInstalled, UnknownPublisher
 from outbox_tasks.operating.problems.destinations import addresses
 from tests.contract.messages import configured
 
@@ -129,7 +129,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
 
 def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:
     distribution("import no_such_client\nclass Pigeon: ...\n")
-    with pytest.raises(PublisherNotInstalled, match=r"no_such_client.*outbox-tasks\[pigeon\]"):
+    with pytest.raises(NotInstalled, match=r"no_such_client.*outbox-tasks\[pigeon\]"):
         load(*configured("pigeon://coop"))
 
 

@@ -16,7 +16,7 @@ from grpc import StatusCode
 from outbox_tasks.destinations import load
 from outbox_tasks.destinations.pubsub import publisher as pubsub
 from outbox_tasks.destinations.pubsub.answers import trouble
-from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.errors import NotInstalled
 from outbox_tasks.model import Outcome, Result
 from tests.contract.counterparts.pubsub import PROJECT, Counterpart
 from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
@@ -213,5 +213,5 @@ def test_a_client_that_is_not_installed_is_named_with_the_extra(monkeypatch: pyt
     for name in [name for name in sys.modules if name.startswith("outbox_tasks.destinations.pubsub")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "google.pubsub_v1.types", None)
-    with pytest.raises(PublisherNotInstalled, match=r"google.pubsub_v1.*outbox-tasks\[gcp\]"):
+    with pytest.raises(NotInstalled, match=r"google.pubsub_v1.*outbox-tasks\[gcp\]"):
         load(*configured("pubsub://shop/orders"))

@@ -20,7 +20,7 @@ from azure.core.exceptions import ClientAuthenticationError
 
 from outbox_tasks.destinations import load
 from outbox_tasks.destinations.service_bus import url as service_bus_url
-from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled
+from outbox_tasks.errors import ConfigurationError, NotInstalled
 from outbox_tasks.model import Result
 from tests.contract.counterparts.azure_service_bus import Counterpart
 from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
@@ -249,5 +249,5 @@ def test_a_client_that_is_not_installed_is_named_with_the_extra(monkeypatch: pyt
         if name.startswith("outbox_tasks.destinations.service_bus"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "azure.servicebus", None)
-    with pytest.raises(PublisherNotInstalled, match=r"azure\.servicebus.*outbox-tasks\[azure\]"):
+    with pytest.raises(NotInstalled, match=r"azure\.servicebus.*outbox-tasks\[azure\]"):
         load(*configured("azureservicebus://p:k@shop.servicebus.windows.net/orders"))

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from outbox_tasks.errors import ActBegun
+from outbox_tasks.errors import ActConflict
 from outbox_tasks.operating.messages import acts as batches
 from outbox_tasks.operating.messages import background
 from outbox_tasks.operating.messages.background import Runner
@@ -130,7 +130,7 @@ class TestAnAct:
         assert ended(runner, entry)["count"] == 2
         assert begin(runner, ids=ids[:2], token=token) == entry
         for other in ({"ids": ids[1:]}, {"ids": ids[:2], "action": "discard"}, {"who": "bob", "ids": ids[:2]}, {}):
-            with pytest.raises(ActBegun, match=f"act {entry}"):
+            with pytest.raises(ActConflict, match=f"act {entry}"):
                 begin(runner, token=token, **other)
         assert [act.count for act in acts(rows)] == [2]
 

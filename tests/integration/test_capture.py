@@ -30,7 +30,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.destinations.celery_task import CeleryTaskPublisher
 from outbox_tasks.errors import (
     InvalidMessage,
-    NoTaskDestination,
+    NoRoute,
     NotInTransaction,
     PayloadNotSerializable,
     ResultNotThereYet,
@@ -586,7 +586,7 @@ class TestRefusedCalls:
         self, settings: MakeSettings, task: Any, session: Session, rows: Rows, destinations: Any, found: str
     ) -> None:
         outbox = Outbox(settings(nudge=False, destinations=destinations))
-        with session.begin(), pytest.raises(NoTaskDestination, match=found):
+        with session.begin(), pytest.raises(NoRoute, match=found):
             outbox.delay(session, task)
         assert rows.hot() == []
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import make_url
 
-from outbox_tasks.errors import ConfigurationError, SourceMisused, SourceUnavailable
+from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.source import Source, open_source
 from tests.integration.feed_sources import Place, ids, made, overlapping, place, run, source
 
@@ -73,7 +73,7 @@ def asked_for_a_password(url: str) -> bytes:
         server = threading.Thread(target=serve, daemon=True)
         server.start()
         url = url.format(port=listener.getsockname()[1]) + "?sslmode=disable"
-        with pytest.raises(SourceUnavailable), closing(open_source("eu", url, timeout=5)) as source:
+        with pytest.raises(SourceTrouble), closing(open_source("eu", url, timeout=5)) as source:
             source.look(1)
         server.join(30)
     return bytes(heard)
@@ -86,7 +86,7 @@ class TestTrouble:
         writer.commit()
         try:
             for call in (lambda: source.look(1), lambda: source.delete([(1, str(uuid4()))]), source.lag):
-                with pytest.raises(SourceMisused, match=r"outbox_feed.*Make it with `outbox-tasks feed init`"):
+                with pytest.raises(SourceTrouble, match=r"outbox_feed.*Make it with `outbox-tasks feed init`"):
                     call()
         finally:
             run(writer, "ALTER TABLE outbox_gone RENAME TO outbox_feed")
@@ -98,7 +98,7 @@ class TestTrouble:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # and does not listen
             url = f"{dialect}://u:secret@127.0.0.1:{taken.getsockname()[1]}/app"
-            with pytest.raises(SourceUnavailable, match="eu can't be copied") as caught:
+            with pytest.raises(SourceTrouble, match="eu can't be copied") as caught:
                 open_source("eu", url).look(1)
         assert "secret" not in str(caught.value)
 
@@ -112,7 +112,7 @@ class TestTrouble:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"{dialect}://u@127.0.0.1:{silent.getsockname()[1]}/app"
             began = time.monotonic()
-            with pytest.raises(SourceUnavailable):
+            with pytest.raises(SourceTrouble):
                 open_source("eu", url, timeout=2).look(1)
             assert time.monotonic() - began < 8
 
@@ -123,7 +123,7 @@ class TestTrouble:
             source = open_source("eu", url.format(port=port), timeout=0.5)
             began = time.monotonic()
             # On a busy machine its bytes may come so late that the driver itself gives up.
-            with pytest.raises(SourceUnavailable, match=r"took more than 2 s|no answer within 0\.5 s"):
+            with pytest.raises(SourceTrouble, match=r"took more than 2 s|no answer within 0\.5 s"):
                 source.look(1)
             assert time.monotonic() - began < 8
 
@@ -153,7 +153,7 @@ class TestTrouble:
         locked = "LOCK TABLE outbox_feed IN ACCESS EXCLUSIVE MODE"
         run(blocker, locked if overlapping.dialect == "postgresql" else "LOCK TABLES outbox_feed WRITE")
         began = time.monotonic()
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(SourceTrouble):
             source.look(1)
         assert time.monotonic() - began < 8
         blocker.rollback()
@@ -170,7 +170,7 @@ class TestTrouble:
             ours = "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND db = database()"
             for (number,) in run(admin, ours):
                 run(admin, f"KILL {number}")
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(SourceTrouble):
             source.look(1)
         assert source.look(1) == []
 
@@ -190,7 +190,7 @@ class TestTrouble:
         url = make_url(overlapping.url).set(username=user, password="p").render_as_string(hide_password=False)
         source = open_source("eu", url)
         (row,) = source.look(1)
-        with pytest.raises(SourceMisused, match="denied"):
+        with pytest.raises(SourceTrouble, match="denied"):
             source.delete([(row.number, row.id)])
         run(admin, f"GRANT DELETE ON outbox_feed TO {user}")
         admin.commit()
@@ -213,7 +213,7 @@ class TestMySQL:
         admin = place.connect()
         run(admin, "ALTER TABLE outbox_feed ENGINE = MyISAM")
         try:
-            with pytest.raises(SourceMisused, match="engine MyISAM, and only InnoDB"):
+            with pytest.raises(SourceTrouble, match="engine MyISAM, and only InnoDB"):
                 source.look(1)
         finally:
             run(admin, "ALTER TABLE outbox_feed ENGINE = InnoDB")
@@ -222,7 +222,7 @@ class TestMySQL:
         admin = place.connect()
         run(admin, "SET GLOBAL read_only = 1")
         try:
-            with pytest.raises(SourceUnavailable, match="read-only"):
+            with pytest.raises(SourceTrouble, match="read-only"):
                 source.look(1)
         finally:
             run(admin, "SET GLOBAL read_only = 0")
@@ -275,7 +275,7 @@ class TestSQLite:
         file.write(writer)
         source = file.source(timeout=0.3)
         (row,) = source.look(10)
-        with pytest.raises(SourceUnavailable, match="locked"):
+        with pytest.raises(SourceTrouble, match="locked"):
             source.delete([(row.number, row.id)])
         writer.rollback()
         assert ids(source) == [id]
@@ -297,7 +297,7 @@ class TestSQLite:
 
     def test_no_file_is_made_but_by_init(self, tmp_path: Path) -> None:
         place = Place("sqlite", f"sqlite:///{tmp_path}/new.db")
-        with pytest.raises(SourceUnavailable, match="unable to open"):
+        with pytest.raises(SourceTrouble, match="unable to open"):
             place.source().look(1)
         assert list(tmp_path.iterdir()) == []
         place.source().init()
@@ -305,7 +305,7 @@ class TestSQLite:
 
     def test_a_file_that_is_no_database_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "x.db").write_text("This is a text of more than a hundred bytes. " * 50)
-        with pytest.raises(SourceMisused, match="not a database"):
+        with pytest.raises(SourceTrouble, match="not a database"):
             Place("sqlite", f"sqlite:///{tmp_path}/x.db").source().look(1)
 
     def test_text_that_is_not_utf_8_hides_no_row(self, file: Place) -> None:

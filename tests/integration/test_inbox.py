@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_tasks.errors import InvalidMessageId, NoTransaction, SchemaMissing
+from outbox_tasks.errors import Autocommit, InboxMisused, NotInTransaction, SchemaMissing
 from outbox_tasks.inbox import Inbox
 from tests.conftest import Rows, eventually
 from tests.integration.inboxes import KINDS, Inboxes, in_django
@@ -74,13 +74,13 @@ class TestFirst:
 class TestFirstRefuses:
     @pytest.mark.parametrize("make", [Session, Engine.connect])
     def test_outside_of_a_transaction(self, inboxes: Inboxes, make: Any) -> None:
-        with make(inboxes.engine) as session, pytest.raises(NoTransaction):
+        with make(inboxes.engine) as session, pytest.raises(NotInTransaction):
             inboxes.billing.first(session, "1")
 
     def test_outside_of_a_django_transaction(self, inboxes: Inboxes) -> None:
         with in_django(inboxes.engine) as connection:
             pass
-        with pytest.raises(NoTransaction):
+        with pytest.raises(NotInTransaction):
             inboxes.billing.first(connection, "1")
         assert inboxes.marks() == []
 
@@ -89,14 +89,17 @@ class TestFirstRefuses:
     def test_outside_of_an_async_transaction(self, inboxes: Inboxes, make: Any, driver: str) -> None:
         async def take() -> None:
             async with inboxes.asynchronous(driver) as engine, make(engine) as session:
-                with pytest.raises(NoTransaction):
+                with pytest.raises(NotInTransaction):
                     await inboxes.billing.first(session, "1")
 
         asyncio.run(take())
 
     def test_an_autocommit_engine_is_refused(self, inboxes: Inboxes) -> None:
         autocommit = inboxes.engine.execution_options(isolation_level="AUTOCOMMIT")
-        with autocommit.begin() as connection, pytest.raises(NoTransaction, match='Take isolation_level="AUTOCOMMIT"'):
+        with (
+            autocommit.begin() as connection,
+            pytest.raises(Autocommit, match='Take isolation_level="AUTOCOMMIT"'),
+        ):
             inboxes.billing.first(connection, "1")
         assert inboxes.marks() == []
 
@@ -291,7 +294,7 @@ class TestOnce:
 
         def charge() -> None: ...
 
-        with pytest.raises(InvalidMessageId):
+        with pytest.raises(InboxMisused):
             inboxes.billing.once(begin, message_id=lambda: bad)(charge)()
         assert not begun
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from outbox_tasks.errors import NoTransaction
+from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.inbox import Inbox
 from outbox_tasks.migrations import upgrade_feed
 from tests.conftest import eventually
@@ -187,7 +187,7 @@ class TestFirst:
             assert not inbox.first(connection, "\U0001f4ee" * 255)
 
     def test_outside_of_a_transaction_it_is_refused(self, place: Place) -> None:
-        with place.engine.connect() as connection, pytest.raises(NoTransaction):
+        with place.engine.connect() as connection, pytest.raises(NotInTransaction):
             BILLING.first(connection, "1")
 
 

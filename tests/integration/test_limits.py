@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 import pytest
 from sqlalchemy import text
 
-from outbox_tasks.errors import InvalidLimit
+from outbox_tasks.errors import ActRefused
 from outbox_tasks.model import DrainAsked, Outcome, Step
 from outbox_tasks.operating import limits
 from outbox_tasks.operating.messages.find import Lookup
@@ -107,7 +107,7 @@ def test_they_cost_a_statement_a_second_and_an_idle_claim_none(
     ],
 )
 def test_a_limit_that_no_setting_could_have_is_refused(store: Store, wanted: dict[str, float], rule: str) -> None:
-    with pytest.raises(InvalidLimit) as refused:
+    with pytest.raises(ActRefused) as refused:
         limit(store, wanted.pop("seconds", None), **wanted)
     assert rule in str(refused.value)
     assert not store.ask("traffic/limits.sql")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, MetaData, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
 from outbox_tasks.archive import days
 from outbox_tasks.database.connection import engine_url, migrating
-from outbox_tasks.database.schema import VERSION, tables
+from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.migrations import upgrade, upgrade_feed
 from outbox_tasks.relay.store import Store
@@ -177,23 +175,3 @@ class TestVersion:
             store.check_version()
         with pytest.raises(SchemaMismatch, match=says), migrating(store.settings) as connection:
             upgrade(connection, schema)
-
-
-class TestTables:
-    def test_are_those_that_our_statements_know(self, migrated: Settings, engine: Engine, schema: str) -> None:
-        known, found = tables(schema), MetaData()
-        found.reflect(engine, schema=schema, views=True, only=[each.name for each in vars(known).values()])
-
-        def columns(table: Any) -> set[tuple[Any, ...]]:
-            view = table.name in ("outbox_at_work", "outbox_archive")
-            types = {
-                c.name: re.sub("^FLOAT$", "DOUBLE PRECISION", c.type.compile(engine.dialect)) for c in table.columns
-            }
-            return {(c.name, types[c.name], view or c.nullable, view or c.primary_key) for c in table.columns}
-
-        for each in vars(known).values():
-            there = found.tables[f"{schema}.{each.name}"]
-            assert columns(each) - columns(there) == set(), each.name
-            assert {index.name for index in each.indexes} == {index.name for index in there.indexes}, each.name
-            if each.primary_key:
-                assert columns(each) == columns(there)

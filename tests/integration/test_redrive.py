@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
+from outbox_tasks.errors import ActConflict, ActRefused, PayloadTooLarge, UnknownMessage
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
@@ -131,8 +131,8 @@ class TestEdit:
     @pytest.mark.parametrize(
         ("payload", "kind", "error"),
         [
-            (b"{", "application/json", EditRefused),
-            (b"\xff", "application/cloudevents+json; charset=utf-8", EditRefused),
+            (b"{", "application/json", ActRefused),
+            (b"\xff", "application/cloudevents+json; charset=utf-8", ActRefused),
             (b'"' + b"x" * 100 + b'"', "application/json", PayloadTooLarge),
         ],
     )
@@ -147,7 +147,7 @@ class TestEdit:
 
     def test_changes_only_the_payload_of_dead_letters(self, rows: Rows, operator: Operator) -> None:
         [id] = rows.insert()
-        with pytest.raises(NotDead, match="it is pending"):
+        with pytest.raises(ActConflict, match="is pending, and only"):
             operator.edit(UUID(id), b"{}", b"[]", "application/json")
         with pytest.raises(UnknownMessage):
             operator.edit(uuid4(), b"{}", b"[]", "application/json")
@@ -157,10 +157,10 @@ class TestEdit:
     ) -> None:
         [id] = bury(rows)
         operator.edit(UUID(id), b"{}", b"[1]", "application/json")
-        with pytest.raises(EditRefused, match="somebody else has changed"):
+        with pytest.raises(ActRefused, match="somebody else has changed"):
             operator.edit(UUID(id), b"{}", b"[2]", "application/json")
         acted(store, "redrive", [id])
-        with pytest.raises(NotDead):
+        with pytest.raises(ActConflict):
             operator.edit(UUID(id), b"[1]", b"[2]", "application/json")
         assert rows.one(id).payload == b"[1]"
 
@@ -169,7 +169,7 @@ class TestEdit:
     ) -> None:
         [id] = bury(rows)
         monkeypatch.setattr(operator, "check", lambda *_: acted(store, "redrive", [id]))
-        with pytest.raises(NotDead):
+        with pytest.raises(ActConflict):
             operator.edit(UUID(id), b"{}", b"[]", "application/json")
         assert rows.one(id).payload == b"{}"
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.archive.replay import Replay, planned
-from outbox_tasks.errors import ReplayRefused
+from outbox_tasks.errors import ActRefused
 from outbox_tasks.model import sibling
 from outbox_tasks.operating.messages import background
 from outbox_tasks.operating.messages import replay as replaying
@@ -139,7 +139,7 @@ class TestACopy:
         assert {task.headers["id"], task.headers["root_id"], task.properties["correlation_id"], copy.aggregate_id} == {
             id
         }
-        with pytest.raises(ReplayRefused, match="stored tasks, and 'orders' is no celery://"):
+        with pytest.raises(ActRefused, match="stored tasks, and 'orders' is no celery://"):
             planned(store, Replay(SENT, to="orders"))
 
 
@@ -172,13 +172,13 @@ class TestWhich:
 
     def test_refuses_what_is_not_there(self, store: Store, rows: Rows, archived: Archived) -> None:
         archived.fill(archived.ago(1), destination="gone")
-        with pytest.raises(ReplayRefused, match=r"'gone' is not a configured .*copies, orders"):
+        with pytest.raises(ActRefused, match=r"'gone' is not a configured .*copies, orders"):
             planned(store, Replay(SENT))
-        with pytest.raises(ReplayRefused, match="'elsewhere' is not"):
+        with pytest.raises(ActRefused, match="'elsewhere' is not"):
             planned(store, Replay(SENT, to="elsewhere"))
-        with pytest.raises(ReplayRefused, match="1 of the messages are not in the archive"):
+        with pytest.raises(ActRefused, match="1 of the messages are not in the archive"):
             planned(store, Replay(ids=(uuid4(),)))
-        with pytest.raises(ReplayRefused, match=r"no\. 99 of"):
+        with pytest.raises(ActRefused, match=r"no\. 99 of"):
             Replay.resumed(store, 99)
         assert (rows.hot(), acts(rows)) == ([], [])
 

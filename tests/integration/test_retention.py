@@ -120,7 +120,7 @@ class TestWhatGoes:
         assert archived.count() == 1
 
     def test_deletes_old_counts_workers_and_acts(self, store: Store, engine: Engine, rows: Rows) -> None:
-        t = store.tables
+        t = rows.tables
         with engine.begin() as connection:
             for days in (0, 2, 400):
                 at = seconds_from_now(-86_400.0 * days)

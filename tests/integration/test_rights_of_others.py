@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks import Outbox, Settings
-from outbox_tasks.errors import RowsHidden, SourceTrouble
+from outbox_tasks.errors import DatabaseUnavailable, SourceTrouble
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
@@ -80,7 +80,7 @@ class TestRowLevelSecurity:
             store.check_version()
             place.run(HIDE.format(table="outbox_ready"))
             self.publish(place)
-            with pytest.raises(RowsHidden, match=r"outbox_ready.*DISABLE ROW LEVEL SECURITY"):
+            with pytest.raises(DatabaseUnavailable, match=r"outbox_ready.*DISABLE ROW LEVEL SECURITY"):
                 take(store, {"orders": 10})
         finally:
             store.close()

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox_tasks import Inbox, Outbox, Settings, sql
 from outbox_tasks.database.rights import Kind
-from outbox_tasks.errors import WriterRights
+from outbox_tasks.errors import RightsMissing
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
@@ -567,9 +567,9 @@ def test_whoever_may_not_write_is_told_how_to_get_the_right(place: Place) -> Non
         place.run(f'REVOKE EXECUTE ON FUNCTION {quoted(function)} FROM "{writer}"')
     try:
         with as_a("writer", place) as connection:
-            with pytest.raises(WriterRights, match=r"permission denied .*init --writer ROLE"), connection.begin():
+            with pytest.raises(RightsMissing, match=r"permission denied .*init --writer ROLE"), connection.begin():
                 outbox.publish(connection, "order.created", {}, to="orders")
-            with pytest.raises(WriterRights, match="permission denied for function outbox_cancel"), connection.begin():
+            with pytest.raises(RightsMissing, match="permission denied for function outbox_cancel"), connection.begin():
                 outbox.cancel(connection, uuid4())
     finally:
         place.command("init", "--writer", writer, settings=settings)

@@ -33,7 +33,7 @@ from outbox_tasks.errors import (
     DatabaseUnavailable,
     OutboxError,
     SchemaMissing,
-    UnsupportedDialect,
+    UnsupportedDatabase,
 )
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
@@ -549,7 +549,7 @@ class TestUrls:
 
     @pytest.mark.parametrize("url", ["mysql://h/d", "sqlite:///x", "redis://h/0"])
     def test_the_url_of_another_kind_of_database_is_refused(self, settings: MakeSettings, url: str) -> None:
-        with pytest.raises(UnsupportedDialect, match="postgresql"):
+        with pytest.raises(UnsupportedDatabase, match="postgresql"):
             Store.connect(settings(database_url=url))
 
     @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])

@@ -59,7 +59,7 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [id] = rows.insert(1, **hostile, **trouble, status="dead", attempts=1, dead_at=seconds_from_now(-60))
     rows.insert(1, **hostile, locked_until=seconds_from_now(-60))
     [sent] = rows.insert(1, **hostile, locked_until=seconds_from_now(60))
-    t, now = store.tables, datetime.now(UTC)
+    t, now = rows.tables, datetime.now(UTC)
     states = {"failures": 7, "error_code": EVIL, "error": EVIL, "opened_at": now, "pause_until": now + timedelta(1)}
     paused = {"paused_at": now, "paused_by": EVIL, "paused_why": EVIL}
     queues = {"queues": ["outbox.claim", EVIL], "pool": EVIL, "concurrency": 1}

@@ -23,8 +23,8 @@ from sqlalchemy.orm import Session
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import (
     InvalidMessage,
+    NoRoute,
     NotInTransaction,
-    UnknownDestination,
 )
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -192,7 +192,7 @@ class TestMessages:
 
     def test_are_all_checked_before_the_first_is_written(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         for bad, error in (
-            (Message("", {}), InvalidMessage), (Message("order.created", {}, to="gone"), UnknownDestination),
+            (Message("", {}), InvalidMessage), (Message("order.created", {}, to="gone"), NoRoute),
         ):  # fmt: skip
             with Session(engine) as session, session.begin():
                 with pytest.raises(error):

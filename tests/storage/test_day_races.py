@@ -11,7 +11,6 @@ import pytest
 
 from outbox_tasks.archive import days as days_module
 from outbox_tasks.archive.days import days
-from outbox_tasks.errors import DayAtWork, DayOpen
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.retention import drop_days
 from outbox_tasks.relay.store import Store
@@ -77,7 +76,8 @@ def test_a_message_committed_after_the_look_keeps_its_day(box: Box, store: Store
         assert drop_days(store, timedelta()).dropped == []
         writer.commit()
     assert box.run("keep/drop.sql", day=0) == [(False,)]
-    assert list(drop_days(store, timedelta()).kept.values()) == [str(DayAtWork(day=days(store)[0].date, count=1))]
+    [kept] = drop_days(store, timedelta()).kept.values()
+    assert "1 of its messages are still at work" in kept
     settle(box)
     assert len(drop_days(store, timedelta()).dropped) == 1
 
@@ -93,7 +93,9 @@ def test_a_day_with_an_open_writer_is_not_exported(box: Box, next_settings: Sett
         turn(box)
         age(box)
         done = drop_days(store, timedelta())
-        assert (list(done.kept.values()), done.exported) == ([str(DayOpen(day=days(store)[0].date))], [])
+        [kept] = done.kept.values()
+        assert "a transaction that wrote messages on that day is still open" in kept
+        assert done.exported == []
         writer.commit()
     settle(box)
     assert [part.rows for part in drop_days(store, timedelta()).exported] == [2]

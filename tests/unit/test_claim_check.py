@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from outbox_tasks import destinations
 from outbox_tasks.destinations.claim_check import publisher as claim_check
 from outbox_tasks.destinations.claim_check.publisher import Storage
-from outbox_tasks.errors import ClaimCheckNotInstalled, ConfigurationError, OutageError, PayloadTooLarge
+from outbox_tasks.errors import ConfigurationError, NotInstalled, OutageError, PayloadTooLarge
 from outbox_tasks.model import LeasedMessage, Message, Outcome, Result
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.publishers import Publishers, send
@@ -296,7 +296,7 @@ class TestTheSend:
     ) -> None:
         """`start_checks.check` asks for each publisher."""
         monkeypatch.setitem(sys.modules, "fsspec", None)
-        with pytest.raises(ClaimCheckNotInstalled):
+        with pytest.raises(NotInstalled):
             publishers["orders"]
 
 
@@ -310,12 +310,12 @@ class TestWhatIsRefused:
 
     def test_without_fsspec(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "fsspec", None)
-        with pytest.raises(ClaimCheckNotInstalled, match=r"fsspec.*pip install 'outbox-tasks\[claim-check\]'"):
+        with pytest.raises(NotInstalled, match=r"fsspec.*pip install 'outbox-tasks\[claim-check\]'"):
             opened("s3://bucket")
 
     def test_without_the_client_of_the_storage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "s3fs", None)
-        with pytest.raises(ClaimCheckNotInstalled, match="s3fs"):
+        with pytest.raises(NotInstalled, match="s3fs"):
             opened("s3://user:s3cret@bucket")
 
     def test_a_scheme_that_nobody_knows(self) -> None:

@@ -289,7 +289,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from celery import Celery, signals
 from outbox_tasks.telemetry import metrics
-from outbox_tasks.errors import MetricsNotInstalled
+from outbox_tasks.errors import NotInstalled
 from outbox_tasks.worker.resources import Resources
 from outbox_tasks.settings import Settings
 
@@ -298,7 +298,7 @@ metrics.connect(Resources(app, Settings(monitor_port=0)))
 signals.worker_init.send(sender=type("Worker", (), {"app": app}))
 try:
     metrics.worker_registry()
-except MetricsNotInstalled as error:
+except NotInstalled as error:
     print(error)
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.errors import NotInstalled
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.relay.send import send_in_order
 from outbox_tasks.settings import Settings
@@ -103,7 +103,7 @@ def test_a_publisher_that_keeps_the_order_gets_all_at_once() -> None:
 def test_a_publisher_that_can_not_be_made_is_an_outage_for_all() -> None:
     class Missing(dict[str, Publisher]):
         def get(self, name: str, *_: object) -> Any:
-            raise PublisherNotInstalled(destination=name, missing="pigeon", extra="pigeon")
+            raise NotInstalled(what=name, missing="pigeon", packages="pigeon")
 
     messages = [message(number, key="a") for number in range(2)]
     outcomes = send_in_order(settings(), Missing(), "orders", messages)

@@ -20,7 +20,6 @@ from outbox_tasks.errors import (
     NoRoute,
     OutboxError,
     SettingsFileError,
-    UnknownDestination,
 )
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import WEEK, Destination
@@ -262,7 +261,7 @@ class TestDestinationsAndRoutes:
         assert (found.name, found.scheme) == ("orders", "redis+stream")
 
     def test_an_unknown_destination_is_refused_with_the_known_ones(self, settings: MakeSettings) -> None:
-        with pytest.raises(UnknownDestination, match=r"'order\.created'.*'order' is not.*Known: orders\."):
+        with pytest.raises(NoRoute, match=r"'order\.created'.*'order' is not.*Known: orders\."):
             settings().destination("order", "order.created")
 
     def test_the_first_pattern_that_matches_counts(self) -> None:

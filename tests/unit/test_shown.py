@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, UnknownDestination, WebhookFailed
+from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, NoRoute, OutboxError, WebhookFailed
 from outbox_tasks.model import Outcome, Step, Verdict
 from outbox_tasks.operating.problems.problem import error
 from outbox_tasks.relay.publishers import send
@@ -176,7 +176,7 @@ def test_no_text_of_others_makes_a_line_of_the_log() -> None:
 def test_no_text_of_others_makes_a_line_of_an_error_an_alert_or_an_application_s_log(logged: io.StringIO) -> None:
     assert "forged" in sentence({"state": "open", "severity": "error", "fact": FORGED})
     assert sentence({"state": "over", "lasted": 3.0, "fact": FORGED}).isprintable()
-    assert str(UnknownDestination(event_type="x", destination=FORGED, known="orders")).isprintable()
+    assert str(NoRoute(event_type=FORGED, reason=FORGED)).isprintable()
     resources: Any = SimpleNamespace(app=object(), settings=Settings(destinations={"orders": {"url": "a://b"}}))
     TaskListener(resources).dead(Verdict(message(1, event_type=FORGED, key=FORGED), Step.DEAD, 0.0, "refused"))
     assert len(logged.getvalue().splitlines()) == 2

@@ -17,7 +17,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebClosed
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebMisused
 from outbox_tasks.operating.problems import CODES
 from outbox_tasks.web import Page, Person, Role, forms, render, routes, sign_in
 from outbox_tasks.web import page as page_module
@@ -79,7 +79,7 @@ def of(address: str) -> dict[str, Any]:
 
 class TestWhoMayComeIn:
     def test_without_anybody_who_could_sign_in_there_is_no_page(self, settings: MakeSettings) -> None:
-        with pytest.raises(WebClosed, match="nobody could sign in"):
+        with pytest.raises(WebMisused, match="nobody could sign in"):
             Page(settings())
 
     def test_without_a_database_there_is_no_page(self, settings: MakeSettings) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from outbox_tasks.destinations import load, outcomes_of
-from outbox_tasks.errors import ClaimCheckFailed, ClaimCheckNotInstalled, ConfigurationError
+from outbox_tasks.errors import ClaimCheckFailed, ConfigurationError, NotInstalled
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
@@ -58,7 +58,7 @@ class Storage:
     """The storage of one destination's large payloads. Each process opens it when it first uses it."""
 
     def __init__(self, destination: Destination, timeout: float) -> None:
-        """Raises `ClaimCheckNotInstalled` or `ConfigurationError`; connects to nothing."""
+        """Raises `NotInstalled` or `ConfigurationError`; connects to nothing."""
         self._url, self._limit, self._timeout = str(destination.claim_check), destination.max_bytes, timeout
         self._scheme = self._url.partition("://")[0]
         self._place = without_login(self._url)
@@ -131,7 +131,9 @@ def _client(destination: str, scheme: str, place: str) -> Any:
         return fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         missing = error.name or error
-        raise ClaimCheckNotInstalled(destination=destination, place=place, scheme=scheme, missing=missing) from error
+        what = f"The claim_check of destination {destination!r} ({place})"
+        packages = f"'outbox-tasks[claim-check]', and fsspec's package for {scheme}://, such as s3fs for s3://"
+        raise NotInstalled(what=what, missing=missing, packages=packages) from error
     except ValueError as error:
         setting, rule = f"destinations.{destination}.claim_check", f"fsspec knows no storage {scheme}://"
         raise ConfigurationError(setting=setting, value=place, rule=rule) from error

@@ -13,7 +13,7 @@ from typing import Any
 from kombu import Connection, Exchange, Producer
 
 from outbox_tasks.destinations.kombu.common import Entry, database, outcome_of, parts_of, tls_of
-from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.errors import NotInstalled
 from outbox_tasks.internals import azure_transport
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
@@ -144,6 +144,6 @@ def _azure(destination: Destination, timeout: float) -> Any:
         azure = importlib.import_module("kombu.transport.azurestoragequeues")
         client = importlib.import_module("azure.storage.queue").QueueServiceClient
     except ModuleNotFoundError as error:
-        extra = destination.scheme
-        raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
+        what, packages = f"Destination {destination.name!r}", f"'outbox-tasks[{destination.scheme}]'"
+        raise NotInstalled(what=what, missing=error.name, packages=packages) from error
     return azure_transport(azure, client, timeout)

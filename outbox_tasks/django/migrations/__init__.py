@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.migrations import RunPython
 
-from outbox_tasks.errors import UnsupportedDialect, UnsupportedDjangoDatabase
+from outbox_tasks.errors import UnsupportedDatabase
 from outbox_tasks.migrations import upgrade
 
 
@@ -18,7 +18,11 @@ def tables() -> RunPython:
         connection = schema_editor.connection
         try:
             upgrade(connection)
-        except UnsupportedDialect as refused:
-            raise UnsupportedDjangoDatabase(alias=connection.alias, **refused.facts) from None
+        except UnsupportedDatabase as refused:
+            reason = (
+                f'{refused.reason}. It is Django\'s database {connection.alias!r}: keep the app "outbox_tasks" out of '
+                "it with a database router (allow_migrate)"
+            )
+            raise UnsupportedDatabase(reason=reason) from None
 
     return RunPython(forwards, RunPython.noop)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import EditRefused, PayloadTooLarge
+from outbox_tasks.errors import ActRefused, PayloadTooLarge
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, start
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import storable
@@ -185,7 +185,7 @@ class Operator:
     def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
         """Replace the `former` payload of a dead letter. Returns the entry of the audit.
 
-        Raises `EditRefused`, `PayloadTooLarge`, `NotDead` or `UnknownMessage`.
+        Raises `ActRefused`, `PayloadTooLarge`, `ActConflict` or `UnknownMessage`.
         """
         lookup = Lookup(self._database)
         self.check(lookup.dead_letter(id), payload, content_type)
@@ -193,11 +193,11 @@ class Operator:
         rows = self._database.ask("act/edit.sql", **edited, **self._person)
         if not rows:
             lookup.dead_letter(id)
-            raise EditRefused(id=id, reason="somebody else has changed its payload meanwhile; look at it again")
+            raise ActRefused(reason="somebody else has changed its payload meanwhile; look at it again")
         return int(rows[0].entry)
 
     def check(self, message: dict[str, Any], payload: bytes, content_type: str) -> None:
-        """Raises `EditRefused` or `PayloadTooLarge` if the destination could not take this payload."""
+        """Raises `ActRefused` or `PayloadTooLarge` if the destination could not take this payload."""
         configured = self._settings.destinations.get(message["destination"])
         if configured is not None and len(payload) > configured.largest:
             facts = {"event_type": message["event_type"], "destination": message["destination"]}
@@ -206,7 +206,7 @@ class Operator:
             try:
                 json.loads(payload)
             except (ValueError, RecursionError) as error:
-                raise EditRefused(id=message["id"], reason=f"it is not {content_type}: {error}") from None
+                raise ActRefused(reason=f"it is not {content_type}: {error}") from None
 
 
 def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) -> Steps:

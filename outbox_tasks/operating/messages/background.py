@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 
 from outbox_tasks.archive import replay
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ActBegun, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
+from outbox_tasks.errors import ActConflict, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages.acts import Action, Done, Steps, steps
 from outbox_tasks.operating.messages.find import Filter
@@ -90,8 +90,8 @@ class Runner:
         wake: bool = True,
     ) -> int:
         """Begin to change the messages of a filter; or these `ids`, if they have the states of the filter. Returns the
-        entry in the audit. A `token` begins one act only: if it is given again, nothing more is done. Raises `ActBegun`
-        if that was another act.
+        entry in the audit. A `token` begins one act only: if it is given again, nothing more is done. Raises
+        `ActConflict` if that was another act.
 
         `until`: only messages that were there, or dead, by then; now, if it is not given. `total`: how many there are.
         `more`: what a replay also needs, see `Replay.facts`. `wake`: this process's thread runs it; else see `follow`.
@@ -118,7 +118,8 @@ class Runner:
         if not entries:
             entries = self._database.ask("act/begun_by.sql", token=token)
             if entries[0].form not in (form, None):
-                raise ActBegun(entry=entries[0].entry)
+                begun = f"this form has begun act {entries[0].entry} already, which is another one"
+                raise ActConflict(reason=f"{begun}. Begin with a new preview")
         if wake:
             self.wake()
         return int(entries[0].entry)

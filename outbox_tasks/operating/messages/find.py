@@ -8,7 +8,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import NotDead, UnknownMessage
+from outbox_tasks.errors import ActConflict, UnknownMessage
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages.waits import Examined, Reasons
@@ -152,10 +152,10 @@ class Lookup:
         return message
 
     def dead_letter(self, id: UUID, part: int | None = None) -> dict[str, Any]:
-        """The same of a dead letter. Raises `UnknownMessage` or `NotDead`."""
+        """The same of a dead letter. Raises `UnknownMessage` or `ActConflict`."""
         message = self.one(id, part)
         if message["state"] != DEAD:
-            raise NotDead(id=id, state=message["state"])
+            raise ActConflict(reason=f"message {id} is {message['state']}, and only a dead letter can be edited")
         return message
 
     def _elsewhere(self, message: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from outbox_tasks.broker.places import joined
 from outbox_tasks.destinations import load
-from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
+from outbox_tasks.errors import ConfigurationError, NotInstalled, UnknownPublisher
 from outbox_tasks.operating.problems.problem import error
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Problems, Site, ask_all
 from outbox_tasks.settings.destination import Destination, split
@@ -41,7 +41,7 @@ def publishers(site: Site) -> Problems:
         cause = "Workers do not start, or the messages of this destination are not sent."
         try:
             load(destination, settings.limits_of(name)).close()
-        except PublisherNotInstalled as missing:
+        except NotInstalled as missing:
             yield error(
                 "publisher_missing", f"{name} needs a client that is not installed here ({missing.missing}).", cause,
                 f"pip install 'outbox-tasks[{missing.extra}]', here and wherever publish workers run", which=name,

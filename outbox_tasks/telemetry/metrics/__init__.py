@@ -16,7 +16,7 @@ from typing import Any
 
 from celery import signals
 
-from outbox_tasks.errors import MetricsNotInstalled
+from outbox_tasks.errors import NotInstalled
 from outbox_tasks.operating.problems import Connections
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.worker.resources import Resources
@@ -43,7 +43,7 @@ def connect(resources: Resources) -> None:
             os.environ[VARIABLE] = own_directory.get()
         try:
             count()
-        except MetricsNotInstalled as error:
+        except NotInstalled as error:
             log.warning("%s", error)
 
     def count(**_: Any) -> None:
@@ -65,13 +65,13 @@ def connect(resources: Resources) -> None:
 
 
 def worker_registry() -> Any:
-    """What this worker's processes have counted, as a registry. Raises `MetricsNotInstalled`."""
+    """What this worker's processes have counted, as a registry. Raises `NotInstalled`."""
     return _part("workers").registry()
 
 
 def database_registry(connections: Connections) -> Any:
     """The problems and the state of the outbox now, as a registry. If the database does not answer, that is a problem
-    among them. Raises `MetricsNotInstalled`."""
+    among them. Raises `NotInstalled`."""
     return _part("database").registry(connections)
 
 
@@ -85,4 +85,5 @@ def _part(name: str) -> Any:
     try:
         return importlib.import_module(f"outbox_tasks.telemetry.metrics.{name}")
     except ImportError as error:
-        raise MetricsNotInstalled(missing=error.name or error) from error
+        missing = error.name or error
+        raise NotInstalled(what="Metrics", missing=missing, packages="'outbox-tasks[metrics]'") from error

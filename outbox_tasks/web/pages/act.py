@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outbox_tasks.errors import InvalidAct, InvalidFilter
+from outbox_tasks.errors import ActRefused, InvalidFilter
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import DEAD, Became, Filter, Lookup
@@ -49,17 +49,17 @@ RATE, LIMIT = ("rate", 0.01, 100_000.0), ("limit", 1, 1_000_000_000)
 
 
 def choice_of(fields: Mapping[str, list[str]]) -> Choice:
-    """What an address or a form says. Raises `InvalidAct` or `InvalidFilter`."""
+    """What an address or a form says. Raises `ActRefused` or `InvalidFilter`."""
     action: Any = (fields.get("action") or [""])[0]
     if action not in filters.CHANGEABLE:
-        raise InvalidAct(reason=f"the acts are {', '.join(filters.CHANGEABLE)}")
+        raise ActRefused(reason=f"the acts are {', '.join(filters.CHANGEABLE)}")
     wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
     if "chosen" in fields and not ids:
-        raise InvalidAct(reason="no message was chosen; go back to the list and choose some")
+        raise ActRefused(reason="no message was chosen; go back to the list and choose some")
     if len(ids) > MOST_IDS:
-        raise InvalidAct(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
+        raise ActRefused(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
     if ids and wanted.facts:
-        raise InvalidAct(reason="name the messages, or choose them by a filter, not both")
+        raise ActRefused(reason="name the messages, or choose them by a filter, not both")
     return Choice(action, filters.for_act(action, wanted, named=bool(ids)), ids)
 
 
@@ -107,7 +107,7 @@ def begin(visit: Visit) -> Response:
     choice = choice_of(visit.form)
     try:
         given = _given(visit)
-    except (InvalidAct, HTTPException) as refused:
+    except (ActRefused, HTTPException) as refused:
         return _preview(visit, choice, getattr(refused, "detail", None) or str(refused))
     rest: dict[str, Any] = {}
     ids = choice.ids
@@ -122,7 +122,7 @@ def begin(visit: Visit) -> Response:
 
 
 def _given(visit: Visit) -> dict[str, Any]:
-    """The other fields of the form. Raises `InvalidAct` or `HTTPException`."""
+    """The other fields of the form. Raises `ActRefused` or `HTTPException`."""
     rate, limit = _number(visit.said("rate"), *RATE), _number(visit.said("limit"), *LIMIT)
     try:
         token, said = UUID(visit.said("token") or ""), visit.said("until")
@@ -130,23 +130,23 @@ def _given(visit: Visit) -> dict[str, Any]:
         if until is not None and until.tzinfo is None:
             raise ValueError("without a zone")
     except ValueError:
-        raise InvalidAct(reason="the form is not whole; begin with the preview") from None
+        raise ActRefused(reason="the form is not whole; begin with the preview") from None
     counted = (visit.said("total") or "")[:9]
     total = min(int(counted), limit or LIMIT[2]) if counted.isascii() and counted.isdigit() else None
     return {"why": visit.why(), "rate": rate, "limit": limit, "total": total, "until": until, "token": token}
 
 
 def _number(said: str | None, name: str, least: Any, most: Any) -> Any:
-    """A number of the form, of the type of its bounds. Raises `InvalidAct`."""
+    """A number of the form, of the type of its bounds. Raises `ActRefused`."""
     if said is None:
         return None
     whole = "whole " if type(least) is int else ""
     try:
         number = float(said)
     except ValueError:
-        raise InvalidAct(reason=f"the {name} is a number") from None
+        raise ActRefused(reason=f"the {name} is a number") from None
     if not least <= number <= most or (whole and number != int(number)):
-        raise InvalidAct(reason=f"the {name} is a {whole}number from {least:g} to {most:,.0f}")
+        raise ActRefused(reason=f"the {name} is a {whole}number from {least:g} to {most:,.0f}")
     return type(least)(number)
 
 
@@ -212,7 +212,7 @@ def _rest(visit: Visit) -> str | None:
     """After one message was tried: the preview of the act on the others, which the address names."""
     try:
         choice = choice_of(visit.query)
-    except (InvalidAct, InvalidFilter):
+    except (ActRefused, InvalidFilter):
         return None
     return visit.url("/acts/new", **fields_of(choice))
 

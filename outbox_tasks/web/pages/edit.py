@@ -10,7 +10,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outbox_tasks.errors import EditRefused, PayloadTooLarge
+from outbox_tasks.errors import ActRefused, PayloadTooLarge
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.messages.payload import laid_out, mended
@@ -37,7 +37,7 @@ def save(visit: Visit) -> Response:
     try:
         why, payload = visit.why(), _written(one, **draft)
         Operator(visit.store, visit.person.name, why).edit(one["id"], one["payload"], payload, draft["content_type"])
-    except (EditRefused, PayloadTooLarge) as error:
+    except (ActRefused, PayloadTooLarge) as error:
         return _form(visit, one, draft, str(error), 409 if draft["former"] != _digest(one) else 400)
     except HTTPException as error:
         return _form(visit, one, draft, error.detail, error.status_code)
@@ -46,9 +46,9 @@ def save(visit: Visit) -> Response:
 
 
 def _written(one: Mapping[str, Any], payload: str, content_type: str, former: str) -> bytes:
-    """The new payload. `former`: the digest of the payload that the person saw. Raises `EditRefused`."""
+    """The new payload. `former`: the digest of the payload that the person saw. Raises `ActRefused`."""
     if former != _digest(one):
-        raise EditRefused(id=one["id"], reason="somebody else has changed its payload meanwhile; look at it again")
+        raise ActRefused(reason="somebody else has changed its payload meanwhile; look at it again")
     text, ends = _editable(one["payload"])
     changed = None if text is None else mended(one["payload"], _plain(payload).replace("\n", ends))
     wrong = {
@@ -57,7 +57,7 @@ def _written(one: Mapping[str, Any], payload: str, content_type: str, former: st
         "nothing was changed": (changed, content_type) == (one["payload"], one["content_type"]),
     }
     for reason in (reason for reason, holds in wrong.items() if holds):
-        raise EditRefused(id=one["id"], reason=reason)
+        raise ActRefused(reason=reason)
     return bytes(changed or b"")
 
 
