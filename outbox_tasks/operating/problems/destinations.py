@@ -44,7 +44,7 @@ def publishers(site: Site) -> Problems:
         except NotInstalled as missing:
             yield error(
                 "publisher_missing", f"{name} needs a client that is not installed here ({missing.missing}).", cause,
-                f"pip install 'outbox-tasks[{missing.extra}]', here and wherever publish workers run", which=name,
+                f"pip install {missing.packages}, here and wherever publish workers run", which=name,
             )  # fmt: skip
         except UnknownPublisher as unknown:
             yield error(
