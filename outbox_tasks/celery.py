@@ -32,9 +32,6 @@ from outbox_tasks.worker.tasks import register
 
 log = logging.getLogger(__name__)
 
-SWITCH = 0.0005
-"""Seconds after which a thread of a worker lets another one run, if that can."""
-
 
 def configuration(settings: Settings) -> dict[str, Any]:
     """Celery's configuration for the relay's own app."""
@@ -104,7 +101,7 @@ def _tune(**_: Any) -> None:
     gc.freeze()
     # A send waits several times, and a thread with a report to write may run meanwhile. By default that thread keeps
     # the interpreter for 5 ms each time, although the send could go on.
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(0.0005)
 
 
 def install(app: Celery, settings: Settings) -> Resources:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
+from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -31,14 +32,11 @@ from outbox_tasks.text import one_line, redacted, said, without_secrets
 log = logging.getLogger(__name__)
 
 
-AT_ONCE = 1.0
-"""Seconds. If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
+FAILED_AT_ONCE_SECONDS = 1.0
+"""If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
 
-DRAINS_WAITING = 10
-"""So many drains wait that a commit sends no more."""
-
-LOOK_EVERY = 0.5
-"""Seconds between two looks whether a Redis has lost its data: a nudge may come at any time, and should not wait."""
+STAMP_LOOKED_AT_SECONDS = 0.5
+"""Whether a Redis has lost its data is looked at most so often: a nudge may come at any time, and should not wait."""
 
 
 class Broker:
@@ -53,12 +51,12 @@ class Broker:
         self.app = app
         self.settings = settings
         self._timeout = timeout
-        self._slow = 0
+        self._slow_failures = 0
         """How many calls in a row failed slowly."""
-        self._spared = 0.0
+        self._spared_until = 0.0
         self._full = {CLAIM_QUEUE, DRAIN_QUEUE}
-        """The queues in which enough tasks may wait."""
-        self._looked = -LOOK_EVERY
+        """The queues in which enough tasks may wait already."""
+        self._looked_at = -inf
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the app's settings for messages and broker rule out the relay's messages."""
@@ -83,7 +81,7 @@ class Broker:
         up a worker beyond its time limit.
         """
         began = time.monotonic()
-        if began < self._spared:
+        if began < self._spared_until:
             raise self._unreachable("it did not answer a moment ago")
         try:
             wait = getattr(self.app.conf, "broker_pool_acquire_timeout", None)  # Celery has it since 5.7
@@ -97,11 +95,11 @@ class Broker:
                     raise
         except self._trouble as error:
             took = time.monotonic() - began
-            self._slow = self._slow + 1 if took > AT_ONCE else 0
-            if self._slow > 1:
-                self._spared = time.monotonic() + min(took, PATIENCE)
+            self._slow_failures = self._slow_failures + 1 if took > FAILED_AT_ONCE_SECONDS else 0
+            if self._slow_failures > 1:
+                self._spared_until = time.monotonic() + min(took, PATIENCE)
             raise self._unreachable(said(error).rstrip(".")) from error
-        self._slow = 0
+        self._slow_failures = 0
 
     def _unreachable(self, reason: str) -> BrokerUnreachable:
         url = joined(self.app.conf.broker_write_url)
@@ -112,12 +110,12 @@ class Broker:
         return self._wake(CLAIM_QUEUE, 1, CLAIM_TASK)
 
     def wake_drain(self, destination: str) -> bool:
-        """Send a drain of a destination, unless many wait already. It finds a slot by itself, or ends."""
-        return self._wake(DRAIN_QUEUE, DRAINS_WAITING, DRAIN_TASK, destination)
+        """Send a drain of a destination, unless ten wait already. It finds a slot by itself, or ends."""
+        return self._wake(DRAIN_QUEUE, 10, DRAIN_TASK, destination)
 
     def _wake(self, queue: str, most: int, name: str, *arguments: str) -> bool:
-        """Send a task, unless `most` wait in its queue. If fewer waited after the last one, this one is sent without a
-        look first: a round trip earlier. So each process may send one that is not needed."""
+        """Send a task, unless `most` wait in its queue. If fewer waited after the last send, this task is sent without
+        a look first: a round trip earlier. So each process may send one task that is not needed."""
         with self.producer() as producer:
             if queue in self._full and queue_length(producer, queue) >= most:
                 return False
@@ -138,8 +136,8 @@ class Broker:
             return any(queue_length(producer, queue) for queue in queues)
 
     def prefetch_grows(self) -> bool:
-        """Whether a worker takes more tasks while tasks wait in it for their time. It can't with quorum queues, and not
-        on RabbitMQ 4: a consumer's prefetch does not change there."""
+        """Whether a worker takes more tasks while tasks wait in it for their time. It can't with quorum queues and on
+        RabbitMQ 4: there a consumer's prefetch does not change."""
         if self.app.connection_for_write().transport.driver_type != "amqp":
             return True
         kinds = [(queue.queue_arguments or {}).get("x-queue-type") for queue in self.app.amqp.queues.values()]
@@ -151,15 +149,15 @@ class Broker:
 
     def has_forgotten(self, outbox: str) -> bool:
         """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first look
-        after that returns True, because it leaves the stamp of this outbox. False for other brokers, and for a Redis
-        where we may not write. It does not look again for a moment.
+        after the loss returns True, because it leaves the stamp of this outbox. False for other brokers, for a Redis
+        where we may not write, and for a moment after each look.
 
         Raises `CrossedWires` if the broker has the stamp of another outbox.
         """
         now = time.monotonic()
-        if now < self._looked + LOOK_EVERY:
+        if now < self._looked_at + STAMP_LOOKED_AT_SECONDS:
             return False
-        self._looked = now
+        self._looked_at = now
         with self.producer() as producer:
             owner = stamp.leave(producer, outbox)
         self.check_owner(owner, outbox)
@@ -168,12 +166,12 @@ class Broker:
     def check_owner(self, owner: str | None, outbox: str) -> None:
         """Raises `CrossedWires` if the broker's stamp names another outbox than this one."""
         if owner not in (None, outbox):
-            self._looked = -LOOK_EVERY  # the next call looks again, and raises again
+            self._looked_at = -inf  # the next call looks again, and raises again
             broker = redacted(joined(self.app.conf.broker_write_url))
             raise CrossedWires(broker=broker, owner=one_line(owner or "")[:500], outbox=one_line(outbox))
 
     def adopt(self, outbox: str) -> str | None:
-        """Leave the stamp of this outbox, whatever stamp is there. Returns the one that was there."""
+        """Leave the stamp of this outbox, whatever stamp is there. Returns the stamp that was there."""
         with self.producer() as producer:
             before = stamp.look(producer, outbox)
             stamp.replace(producer, outbox)

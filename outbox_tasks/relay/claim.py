@@ -50,6 +50,11 @@ class Tally:
     """How many messages were taken back since the last claim, because their leases or runs had run out; by destination
     and cause."""
 
+    @property
+    def did_something(self) -> bool:
+        """Whether the claim sent or buried any message."""
+        return bool(self.singles or self.drains or self.buried)
+
     def __str__(self) -> str:
         return f"claimed {self.singles} singles, started {self.drains} drains, {len(self.buried)} dead"
 
@@ -67,7 +72,7 @@ def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Ta
         _bury(store, tally)
     tally.expired, store.expired = store.expired, Counter()
     # An idle relay claims again and again: nobody needs to read that.
-    level = logging.INFO if tally.singles or tally.drains or tally.buried else logging.DEBUG
+    level = logging.INFO if tally.did_something else logging.DEBUG
     facts = {"singles": tally.singles, "drains": tally.drains, "seconds": round(time.monotonic() - began, 4)}
     log.log(level, "%s, in %.3f s", tally, facts["seconds"], extra=facts)
     return tally

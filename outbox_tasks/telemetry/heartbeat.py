@@ -24,7 +24,7 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import logger
-from outbox_tasks.worker.liveness import TICK, Liveness
+from outbox_tasks.worker.liveness import TICK_SECONDS, Liveness
 from outbox_tasks.worker.resources import ConsumerStep, Resources
 
 log = logger(__name__)
@@ -42,7 +42,7 @@ class HeartbeatStep(ConsumerStep):
     def start(self, consumer: Any) -> None:
         resources: Resources = consumer.app.outbox_relay
         resources.liveness.start(solo=isinstance(consumer.pool, solo.TaskPool))
-        self._timer = consumer.timer.call_repeatedly(TICK, resources.liveness.tick)
+        self._timer = consumer.timer.call_repeatedly(TICK_SECONDS, resources.liveness.tick)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(resources.settings, resources.liveness, consumer.hostname, _facts(consumer))
             self._heartbeat.start()

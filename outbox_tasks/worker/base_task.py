@@ -11,20 +11,17 @@ from celery import Task
 from celery.utils.functional import firstmethod
 from kombu import Exchange
 
-from outbox_tasks.broker.broker import AT_ONCE, Broker, queue_length
+from outbox_tasks.broker.broker import FAILED_AT_ONCE_SECONDS, Broker, queue_length
 from outbox_tasks.broker.names import BY_BEAT, WAIT
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.internals import limit_only_tasks
 
 log = logging.getLogger(__name__)
 
-LOG_OUTAGE_EVERY = 60.0
-"""Seconds between two lines of a beat that can't reach its broker."""
-
 
 class Outage:
-    """Logs that beat can't reach its broker. Beat sends something each second, and Celery would log a traceback each
-    time."""
+    """Logs once a minute that beat can't reach its broker. Beat sends something each second, and Celery would log a
+    traceback each time."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -35,7 +32,7 @@ class Outage:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        if now >= self._logged_at + LOG_OUTAGE_EVERY:
+        if now >= self._logged_at + 60:
             self._logged_at = now
             log.error("beat can't send anything, and tries again and again: %s", error)
 
@@ -123,7 +120,7 @@ class RelayTask(Task):
         try:
             self._send(message, headers)
         except BrokerUnreachable:
-            if time.monotonic() - began > AT_ONCE:
+            if time.monotonic() - began > FAILED_AT_ONCE_SECONDS:
                 raise
             self._send(message, headers)
 

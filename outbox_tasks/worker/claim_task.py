@@ -12,26 +12,24 @@ from celery import Task
 from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, IN_TIME
 from outbox_tasks.errors import BrokerUnreachable, CrossedWires, DatabaseTooSlow, DatabaseUnavailable, OutboxError
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
-from outbox_tasks.relay.claim import Tally, claim
+from outbox_tasks.relay.claim import claim
 from outbox_tasks.settings import CLAIM_QUEUE
 from outbox_tasks.signals import claimed, ran
-from outbox_tasks.worker import own_broker
+from outbox_tasks.worker.listener import TaskListener
 from outbox_tasks.worker.requests import NOTHING_CLAIMED
 from outbox_tasks.worker.resources import Resources
-from outbox_tasks.worker.told import tell_buried
+from outbox_tasks.worker.start_checks import check_broker
 
 log = logging.getLogger(__name__)
 
-CLAIM_LIMIT = 60.0
-"""Seconds that a claim may run. Each of its statements and each call of the broker has a limit of its own, so a claim
-that takes this long hangs."""
-
-LEAST_WAIT = 0.05
-"""Seconds between two claims for messages that are due at a certain time: those in between share the second."""
+CLAIM_LIMIT_SECONDS = 60.0
+"""Each statement of a claim and each call of the broker has a limit of its own, so a claim that takes this long
+hangs."""
 
 
 def add_claim(resources: Resources, common: dict[str, Any]) -> None:
     """Add the claim task to the app."""
+    listener = TaskListener(resources)
 
     @resources.app.task(
         name=CLAIM_TASK,
@@ -40,8 +38,8 @@ def add_claim(resources: Resources, common: dict[str, Any]) -> None:
         bind=True,
         Request="outbox_tasks.worker.requests:ClaimRequest",
         send_events=False,
-        soft_time_limit=CLAIM_LIMIT,
-        time_limit=CLAIM_LIMIT + resources.given.statement_timeout + 10,
+        soft_time_limit=CLAIM_LIMIT_SECONDS,
+        time_limit=CLAIM_LIMIT_SECONDS + resources.given.statement_timeout + 10,
         **common,
     )
     def outbox_claim(self: Task) -> str:
@@ -64,16 +62,12 @@ def add_claim(resources: Resources, common: dict[str, Any]) -> None:
             log.error("nothing is claimed: %s", error)
             return "crossed wires"
         for message in tally.buried:
-            tell_buried(resources, message)
+            listener.buried(message)
         claimed.send(sender=resources.app, tally=tally, seconds=time.monotonic() - began)
         if headers.get(BY_BEAT) or headers.get(IN_TIME):
             with suppress(OutboxError):  # beat's next claim does it
                 _return_in_time(self, resources)
-        return _told(tally)
-
-
-def _told(tally: Tally) -> str:
-    return str(tally) if tally.singles or tally.drains or tally.buried else NOTHING_CLAIMED
+        return str(tally) if tally.did_something else NOTHING_CLAIMED
 
 
 def _return_in_time(task: Task, resources: Resources) -> None:
@@ -83,16 +77,17 @@ def _return_in_time(task: Task, resources: Resources) -> None:
         return
     wait = resources.store.until_next_due(resources.settings.claim_interval)
     if wait is not None:
-        wait = max(wait, LEAST_WAIT)
+        wait = max(wait, 0.05)  # messages that are due soon after one another share a claim
         resources.claim_returns_at = now + wait
         task.apply_async(countdown=wait, headers={IN_TIME: True})
 
 
 def _end_lost_leases(resources: Resources) -> None:
-    """End the leases that nobody will use, if the broker has lost its queues; and if the database may have lost its
-    last commits, say so on what is due. This is tried once: with very many rows it may take too long."""
+    """If the broker has lost its queues, end the leases that nobody will use. If the database may have lost its last
+    commits, note that on the messages that are due; this is tried once, because with very many rows it may take too
+    long."""
     try:
-        own_broker.check(resources, resources.broker, resources.store)
+        check_broker(resources, resources.broker, resources.store)
         if resources.database_was_away:
             resources.database_was_away = False
             if count := resources.store.note_lost_commits():

@@ -14,14 +14,14 @@ from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
 from outbox_tasks.model import DrainAsked
 from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, DRAIN_SECONDS, PUBLISH_QUEUE
+from outbox_tasks.worker.listener import TaskListener
 from outbox_tasks.worker.publish_task import wake_claim
 from outbox_tasks.worker.resources import Resources
-from outbox_tasks.worker.told import TaskListener
 
 log = logging.getLogger(__name__)
 
-YIELD_EVERY = 0.02
-"""Seconds between two looks whether another task waits for this process."""
+YIELDS_SECONDS = 0.02
+"""A drain looks at most so often whether another task waits for its process."""
 
 
 def add_drain(resources: Resources, common: dict[str, Any]) -> None:
@@ -42,22 +42,23 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
         if destination not in resources.settings.destinations:
             return "unknown destination"
         limit = resources.store.limits.of(destination)
-        if token is None and limit.singles and "singles" in limit.changes:  # the commit that has woken it does not know
+        if token is None and limit.singles and "singles" in limit.changes:
+            # A commit that did not know what a person has set has sent this drain. So the claim is needed.
             wake_claim(resources)
             return "its messages travel singly"
         asked = _slot(resources, destination) if token is None else DrainAsked(destination, token)
-        waits = _somebody_waits(resources)
+        task_waits = _task_waits(resources)
         drained = asked and drain_in_slot(
             resources.store,
             resources.publishers,
             asked,
             listener,
             begun=token is None,
-            stop=lambda: _worker_stops() or waits(),
+            stop=lambda: _worker_stops() or task_waits(),
         )
         if drained is None:
             return "others are at work"
-        if drained.steps:  # what was committed after its last look
+        if drained.steps:  # something may have been committed after its last look
             wake_claim(resources)
         return str(drained)
 
@@ -72,7 +73,7 @@ def _worker_stops() -> bool:
     return any(signal is not None and signal is not False for signal in (state.should_stop, state.should_terminate))
 
 
-def _somebody_waits(resources: Resources) -> Callable[[], bool]:
+def _task_waits(resources: Resources) -> Callable[[], bool]:
     """Whether a task waits that this worker serves: then the drain makes room for it."""
     served = {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE} & resources.app.amqp.queues.consume_from.keys()
     looked_at = time.monotonic()
@@ -80,7 +81,7 @@ def _somebody_waits(resources: Resources) -> Callable[[], bool]:
     def waits() -> bool:
         nonlocal looked_at
         now = time.monotonic()
-        if now < looked_at + YIELD_EVERY:
+        if now < looked_at + YIELDS_SECONDS:
             return False
         looked_at = now
         try:

@@ -8,8 +8,8 @@ from math import inf
 STUCK_SECONDS = 30.0
 """For so long a loop may stand still on a busy machine."""
 
-TICK = 2.0
-"""Seconds between two ticks of a worker's loop."""
+TICK_SECONDS = 2.0
+"""Between two ticks of a worker's loop."""
 
 
 class Liveness:

@@ -28,9 +28,6 @@ MALFORMED = (
 )  # fmt: skip
 """Exceptions of reading a malformed message."""
 
-SHOWN = 200
-"""Characters of the reason that go into the log."""
-
 IS_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
 
@@ -77,8 +74,8 @@ def checked(consumer: Any, take: Callable[[Any], None]) -> Callable[[Any], None]
 
 
 def _log_refused(what: str, error: Exception) -> None:
-    reason = repr(f"{type(error).__name__}: {error}"[:SHOWN])
-    log.error("refused %s, which is not as the relay writes them: %s", what[:SHOWN], reason)
+    reason = repr(f"{type(error).__name__}: {error}"[:200])
+    log.error("refused %s, which is not as the relay writes them: %s", what[:200], reason)
 
 
 def _task_of(message: Any) -> str | None:

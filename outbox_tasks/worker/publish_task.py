@@ -14,8 +14,8 @@ from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.retry import backoff
 from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.worker.listener import TaskListener
 from outbox_tasks.worker.resources import Resources
-from outbox_tasks.worker.told import TaskListener
 
 log = logging.getLogger(__name__)
 

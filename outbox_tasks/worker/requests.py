@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from celery.worker.request import Request
 
-from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
+from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.processes import alive, holder, is_gone, neighbourhood
+from outbox_tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PAUSES_SECONDS = (0.5, 4.0, 10.0)
+"""Before each look for dead processes. Celery kills a process a moment after its time limit. The children of a worker
+that was killed end a little after it. And the server may still run the last statement of a dead process, which locks
+its rows meanwhile."""
 
 NOTHING_CLAIMED = "nothing was due"
 """The result of a claim that did nothing."""
@@ -31,17 +45,13 @@ class ClaimRequest(LeasingRequest):
 
     def send_event(self, type: str, **fields: Any) -> None:
         """Celery calls this as the claim starts and ends."""
-        listening = self.eventer
-        if (
-            type == "task-started"
-            or fields.get("result") == repr(NOTHING_CLAIMED)
-            or not (listening and listening.enabled)
-        ):
+        events = self.eventer
+        if type == "task-started" or fields.get("result") == repr(NOTHING_CLAIMED) or not (events and events.enabled):
             return
         received = {"root_id": self.root_id, "parent_id": self.parent_id, "eta": None, "expires": None}
-        listening.send("task-received", uuid=self.id, name=self.name, args="()", kwargs="{}", retries=0, **received)
-        listening.send("task-started", uuid=self.id)
-        listening.send(type, uuid=self.id, **fields)
+        events.send("task-received", uuid=self.id, name=self.name, args="()", kwargs="{}", retries=0, **received)
+        events.send("task-started", uuid=self.id)
+        events.send(type, uuid=self.id, **fields)
 
 
 class PublishRequest(LeasingRequest):
@@ -51,3 +61,24 @@ class PublishRequest(LeasingRequest):
         """Forget that somebody revoked its id."""
         state.revoked.discard(self.id)
         return bool(super().revoked())
+
+
+def end_leases_of_dead_processes(settings: Settings, pid: int | None = None) -> None:
+    """End the leases of `pid`, which was one of this worker's pool, and of other dead processes of this host, so that
+    their messages need not wait until the leases run out. In the background: the worker goes on meanwhile."""
+    threading.Thread(target=_end_leases, args=(settings, pid), name="outbox-leases", daemon=True).start()
+
+
+def _end_leases(settings: Settings, pid: int | None) -> None:
+    store = Store.connect(settings)
+    for pause in PAUSES_SECONDS:
+        time.sleep(pause)
+        with suppress(DatabaseUnavailable):
+            dead = {name for name in store.holders(neighbourhood()) if is_gone(name)}
+            # The system gives the number of `pid` to no other process until its parent has waited for it.
+            dead |= {holder(pid)} if pid is not None and not alive(pid) else set()
+            for name in sorted(dead):
+                if count := store.recall(name):
+                    log.warning("the process %s is gone: %d leases end now", name, count)
+        # Keep no connection open meanwhile: a process that the pool forks must not share it.
+        store.engine.dispose()

@@ -17,8 +17,8 @@ from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, Setti
 
 log = logging.getLogger(__name__)
 
-MAINTAIN_INTERVAL = 3600.0
-"""Seconds. If a run is missed, the day goes on until the next one."""
+MAINTAIN_SECONDS = 3600.0
+"""Between two runs of the maintenance. If a run is missed, the day goes on until the next one."""
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         },
         MAINTAIN_TASK: {
             "task": MAINTAIN_TASK,
-            "schedule": MAINTAIN_INTERVAL,
+            "schedule": MAINTAIN_SECONDS,
             # Due as beat starts. Otherwise a beat that restarts more often than hourly would never send it.
             "last_run_at": LONG_AGO,
             "options": _options(MAINTAIN_QUEUE),

@@ -1,23 +1,25 @@
-"""What a worker checks at its start, before it forks: otherwise it would fail with the first message."""
+"""What a worker checks at its start, before it forks: otherwise it would fail with the first message. Each claim checks
+the broker again."""
 
 from __future__ import annotations
 
+import json
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from celery.concurrency import ALIASES
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.places import joined, same_place
+from outbox_tasks.database.activity import CROSSED, LATE
 from outbox_tasks.destinations import is_green
-from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, DatabaseUnavailable
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires, DatabaseUnavailable
 from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import redacted
-from outbox_tasks.worker import own_broker
 from outbox_tasks.worker.resources import Resources
 
 POOLS = ("prefork", "solo", "threads", "gevent")
@@ -44,7 +46,7 @@ def check(resources: Resources) -> None:
         store.check_version()
         # This broker has connections of its own, so that no process of the pool inherits one.
         with closing(Broker(resources.app, settings)) as broker:
-            own_broker.check(resources, broker, store)
+            check_broker(resources, broker, store)
     except (BrokerUnreachable, DatabaseUnavailable) as error:
         log.warning("%s", error)
     finally:
@@ -61,6 +63,26 @@ def _check_same_broker(resources: Resources) -> None:
             "Unset OUTBOX_BROKER_URL, or run the relay's workers and beat as celery -A outbox_tasks"
         )
         raise ConfigurationError(setting="broker_url", value=redacted(given), rule=rule)
+
+
+def check_broker(resources: Resources, broker: Broker, store: Store) -> None:
+    """Leave the stamp of this outbox on the broker. If a Redis has lost its queues, end the leases that nobody will
+    use. Raises `CrossedWires` if the broker has another outbox's stamp; the table then says so to `status` and
+    `health`."""
+    try:
+        forgotten = broker.has_forgotten(store.identity)
+    except CrossedWires as crossed:
+        resources.crossed = True
+        facts = {"started": "", "broker": crossed.broker, "owner": crossed.owner}
+        seen = [{"name": CROSSED, "kind": CROSSED, "ago": 0, "facts": facts}]
+        with suppress(DatabaseUnavailable):  # CrossedWires matters more
+            store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
+        raise
+    if resources.crossed:
+        store.ask("report/stopped.sql", name=CROSSED, started="")
+        resources.crossed = False
+    if forgotten:
+        log.warning("the broker was emptied, or is new: %d leases end now", store.recall())
 
 
 def check_pool(resources: Resources, worker: Any) -> None:

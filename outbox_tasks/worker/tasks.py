@@ -18,12 +18,11 @@ from outbox_tasks.signals import ran
 from outbox_tasks.worker import start_checks
 from outbox_tasks.worker.base_task import RelayTask
 from outbox_tasks.worker.claim_task import add_claim
-from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 from outbox_tasks.worker.drain_task import add_drain
-from outbox_tasks.worker.failed import EndFailed
 from outbox_tasks.worker.message_checks import CheckMessages
 from outbox_tasks.worker.publish_task import add_publish
-from outbox_tasks.worker.reconnect import ReconnectSoon
+from outbox_tasks.worker.reconnect import EndFailed, ReconnectSoon
+from outbox_tasks.worker.requests import end_leases_of_dead_processes
 from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)

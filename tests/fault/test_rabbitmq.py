@@ -143,7 +143,7 @@ def test_a_broker_keeps_the_stamp_of_one_outbox(rabbit: Counterpart, relay: Rela
         mine, other = (f"database d{n}, schema 'our\\s', server 7301234567890123456" for n in range(2))
         assert not broker.has_forgotten(mine)
         for _ in range(2):
-            broker._looked = 0.0
+            broker._looked_at = -1.0
             with pytest.raises(CrossedWires) as refused:
                 broker.has_forgotten(other)
             assert (refused.value.owner, refused.value.outbox) == (mine, other)

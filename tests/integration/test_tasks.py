@@ -274,7 +274,7 @@ class TestDrain:
     @pytest.fixture
     def hasty(self, make: MakeApp, stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Celery:
         """An app with one slot and two batches for it, which looks after each batch whether a task waits."""
-        monkeypatch.setattr("outbox_tasks.worker.drain_task.YIELD_EVERY", 0.0)
+        monkeypatch.setattr("outbox_tasks.worker.drain_task.YIELDS_SECONDS", 0.0)
         rows.insert(self.COUNT)
         return make(destinations={"orders": {"url": stream.url, "concurrency": 1}})
 

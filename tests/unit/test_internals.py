@@ -39,7 +39,7 @@ from outbox_tasks.broker.tls import verified
 from outbox_tasks.errors import ResultNotThereYet
 from outbox_tasks.model import Message
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
-from outbox_tasks.worker.reconnect import WAITS
+from outbox_tasks.worker.reconnect import PAUSES_SECONDS
 from outbox_tasks.writing.capture import capturing
 from outbox_tasks.writing.record import Target
 
@@ -60,7 +60,7 @@ def test_a_worker_connects_with_ensure_connected_which_asks_ensure_connection() 
     assert calls(Consumer.connection_for_read, "ensure_connected")
     assert calls(Consumer.ensure_connected, "ensure_connection")
     with BrokerConnection("memory://") as connection:
-        assert connection.ensure_connection(**WAITS).connected
+        assert connection.ensure_connection(**PAUSES_SECONDS).connected
 
 
 def test_an_app_makes_its_connections_by_amqp_connection_and_kombu_enters_the_name_of_a_host() -> None:

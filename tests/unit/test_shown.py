@@ -22,7 +22,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import sentence
 from outbox_tasks.telemetry.logs import Json, _text
 from outbox_tasks.text import is_text, one_line, printable, redacted, storable, without_secrets
-from outbox_tasks.worker.told import TaskListener
+from outbox_tasks.worker.listener import TaskListener
 from tests.contract.messages import message
 
 SECRET = "hunter2hunter"
@@ -114,7 +114,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("outbox_tasks")
-    for name in ("outbox_tasks", "outbox_tasks.publish", "outbox_tasks.worker.told"):
+    for name in ("outbox_tasks", "outbox_tasks.publish", "outbox_tasks.worker.listener"):
         monkeypatch.setattr(logging.getLogger(name), "disabled", False)  # as others that configure logging leave it
     log.addHandler(handler)
     yield stream
