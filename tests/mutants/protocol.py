@@ -1,0 +1,51 @@
+"""Faults in what a message's life rests on: claim, begin, settle, and the rows of busy keys."""
+
+from tests.mutants import Fault
+
+STORAGE = "tests/storage/test_keys.py tests/storage/test_drain.py tests/storage/test_runs.py"
+SQL = "outbox_tasks/sql"
+
+FAULTS = [
+    Fault(
+        f"{SQL}/claim/expire.sql",
+        "WHEN ended.begun_at IS NOT NULL THEN 'unsettled'",
+        "",
+        "tests/integration/test_claim.py tests/integration/test_store.py",
+        "a send that was never settled is repeated without a cause on the row",
+    ),
+    Fault(
+        f"{SQL}/deliver/begin.sql",
+        "l.begun_at IS NULL AND",
+        "",
+        "tests/integration/test_store.py",
+        "a single begins twice",
+    ),
+    Fault(
+        f"{SQL}/claim/expire.sql",
+        "k.token = b.token",
+        "false",
+        STORAGE,
+        "a lease that ran out leaves its key busy for ever",
+    ),
+    Fault(
+        f"{SQL}/deliver/sent.sql",
+        "k.token = :token AND",
+        "false AND",
+        STORAGE,
+        "what is sent leaves its key busy for ever",
+    ),
+    Fault(
+        f"{SQL}/deliver/sent.sql",
+        "WHERE more RETURNING",
+        "WHERE false RETURNING",
+        STORAGE,
+        "what waits behind a message that was sent is forgotten",
+    ),
+    Fault(
+        f"{SQL}/deliver/settle.sql",
+        "= :token\n  RETURNING",
+        "= NULL\n  RETURNING",
+        STORAGE,
+        "what fails leaves its key busy for ever",
+    ),
+]
