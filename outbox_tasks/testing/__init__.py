@@ -1,4 +1,4 @@
-"""A pytest plugin: what a test published, and a relay in the test's own process, with failures and crashes.
+"""A pytest plugin: what a test published, and a relay in the test's own process, whose sends can be made to fail.
 
 In a conftest.py: `pytest_plugins = ["outbox_tasks.testing"]`. Then a test takes the fixture `outbox`.
 See docs/testing.md. (PYTEST_DONT_REWRITE: it makes its own messages, and a conftest may import it first.)
@@ -10,14 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.django_project import is_django
 from outbox_tasks.testing.messages import SeenMessage, StoredTask
-from outbox_tasks.testing.pipe import Drained, SimulatedCrash
 from outbox_tasks.testing.probe import OutboxProbe, Published
 
-__all__ = ["Drained", "OutboxProbe", "Published", "Publishers", "SeenMessage", "SimulatedCrash", "StoredTask"]
+__all__ = ["OutboxProbe", "Published", "SeenMessage", "StoredTask"]
 
 
 @pytest.fixture(scope="session")

@@ -2,167 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
-from uuid import UUID
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
-from outbox_tasks.testing.errors import NotJson
 from outbox_tasks.testing.messages import SeenMessage
-
-Differences = list[str]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The message that a test asks for. None, or empty: any."""
-
-    event_type: str = "*"
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    payload: Any = None
-    key: str | None = None
-    to: str | None = None
-    headers: Mapping[str, str] | None = None
-    message_id: UUID | str | None = None
-
-    def is_named(self, message: SeenMessage) -> bool:
-        """Whether the event type matches."""
-        return fnmatchcase(message.event_type, self.event_type)
-
-    def differences(self, message: SeenMessage) -> Differences:
-        """In what a message differs from the wanted one."""
-        found: Differences = []
-        for name, actual in (("key", message.key), ("to", message.destination), ("message_id", str(message.id))):
-            wanted = getattr(self, name)
-            if wanted is not None and str(wanted) != actual:
-                found.append(f"{name} is {actual!r}, not {str(wanted)!r}")
-        if self.headers is not None:
-            found += compare("headers", self.headers, message.headers)
-        if self.fields:
-            found += _of_fields(self.fields, message)
-        if self.payload is not None and not _is_payload(self.payload, message):
-            found.append(f"payload is {message.text}, not {self.payload!r}")
-        return found
-
-    def __str__(self) -> str:
-        others = {name: getattr(self, name) for name in ("payload", "key", "to", "headers", "message_id")}
-        given = {**self.fields, **{name: value for name, value in others.items() if value is not None}}
-        named = [] if self.event_type == "*" else [repr(self.event_type)]
-        return ", ".join([*named, *(f"{name}={value!r}" for name, value in given.items())])
-
-
-@dataclass(frozen=True)
-class WantedTask:
-    """The Celery task that a test asks for."""
+    """The message, or the task, that a test asks for."""
 
     name: str
-    args: Sequence[Any] | None = None
-    kwargs: Mapping[str, Any] | None = None
-    queue: str | None = None
-    eager: str | None = None
-    """If the task's app is eager: the sentence that says so."""
+    """Of its event type or task; `*` stands for any characters."""
+    facts: Mapping[str, Any]
+    """What is asked of it besides."""
+    is_task: bool = False
 
     def is_named(self, message: SeenMessage) -> bool:
-        """Whether the task's name matches."""
-        return fnmatchcase(message.event_type, self.name)
+        """Whether it has the name."""
+        return fnmatchcase(message.event_type, self.name) and not (self.is_task and message.task is None)
 
-    def differences(self, message: SeenMessage) -> Differences:
-        """In what a task differs from the wanted one."""
-        task, found = message.task, list[str]()
-        if task is None:
-            return ["it is no task"]
-        if self.args is not None and not _matches(list(self.args), task.args):
-            found.append(f"args are {tuple(task.args)!r}, not {tuple(self.args)!r}")
-        if self.kwargs is not None:
-            found += compare("kwargs", self.kwargs, task.kwargs)
-        if self.queue is not None and self.queue != task.queue:
-            found.append(f"queue is {task.queue!r}, not {self.queue!r}")
-        return found
+    def matches(self, message: SeenMessage) -> bool:
+        """Whether it is a wanted one."""
+        return self.is_named(message) and not any(self.differences(message))
+
+    def differences(self, message: SeenMessage) -> Iterator[str]:
+        """In what a message of this name differs from the wanted one."""
+        if self.is_task and (task := message.task):
+            return _compared("", self.facts, {"args": task.args, "kwargs": task.kwargs, "queue": task.queue})
+        payload: Any = message.payload
+        if not isinstance(self.facts.get("payload"), bytes):
+            try:
+                payload = message.json
+            except ValueError:
+                payload = message.text
+        fields = payload if isinstance(payload, Mapping) else {}
+        others = {"payload": payload, "key": message.key, "to": message.destination, "headers": message.headers}
+        return _compared("", self.facts, {**fields, **others})
 
     def __str__(self) -> str:
-        asked = [f"{n}={getattr(self, n)!r}" for n in ("args", "kwargs", "queue") if getattr(self, n) is not None]
-        return ", ".join([repr(self.name), *asked])
+        name = [] if self.name == "*" else [repr(self.name)]
+        return ", ".join([*name, *(f"{fact}={value!r}" for fact, value in self.facts.items())])
 
 
-def compare(name: str, wanted: Any, actual: Any) -> Differences:
-    """Where `actual` differs from `wanted`. A mapping in `wanted` may be a part of the actual one."""
-    if isinstance(wanted, Mapping) and isinstance(actual, Mapping):
-        found: Differences = []
-        for key, value in wanted.items():
-            inner = f"{name}.{key}" if name else str(key)
-            if key not in actual:
-                there = ", ".join(map(str, actual)) or "nothing"
-                found.append(f"{inner} is missing; there is {there}")
-            else:
-                found += compare(inner, value, actual[key])
-        return found
-    return [] if _matches(wanted, actual) else [f"{name} is {actual!r}, not {wanted!r}"]
-
-
-def explained(
-    wanted: Wanted | WantedTask,
-    times: int | None,
-    seen: Sequence[SeenMessage],
-    *,
-    call: str,
-    verb: str,
-    hint: str,
-) -> str:
+def explained(call: str, wanted: Wanted, times: int | None, seen: Sequence[SeenMessage], hint: str) -> str:
     """The text of a failed assertion: the messages that were seen, and how each differs from the wanted one."""
-    matching = sum(not wanted.differences(message) for message in seen if wanted.is_named(message))
-    expected = "at least one" if times is None else "none" if not times else str(times)
-    lines = [f"{call}({wanted}): {expected} expected, {matching or 'none'} found."]
-    if not matching and isinstance(wanted, WantedTask) and wanted.eager:
-        lines.append(f"{wanted.eager} See docs/testing.md.")
-    if not seen:
-        return "\n".join([*lines, f"Nothing was {verb}. {hint}"])
-    lines.append(f"What was {verb} ({len(seen)}):")
+    count = sum(map(wanted.matches, seen))
+    expected = "at least one" if times is None else times or "none"
+    lines = [f"{call}({wanted}): {expected} expected, {count or 'none'} found. {'' if count else hint}".rstrip()]
+    lines.append(f"What was published ({len(seen)}):" if seen else "Nothing was published.")
     for number, message in enumerate(seen, 1):
-        named = wanted.is_named(message)
-        differences = wanted.differences(message) if named else []
-        lines.append(f"{'*' if named and not differences else ' '} {number:2} {message}")
-        lines += [f"       - {difference}" for difference in differences]
+        lines.append(f"{'*' if wanted.matches(message) else ' '} {number:2} {message}")
+        if wanted.is_named(message):
+            lines += [f"       - {difference}" for difference in wanted.differences(message)]
     return "\n".join(lines)
 
 
-def _of_fields(fields: Mapping[str, Any], message: SeenMessage) -> Differences:
-    try:
-        decoded = message.json
-    except NotJson:
-        return [f"payload is not JSON but {message.content_type}"]
-    if not isinstance(decoded, Mapping):
-        return ["payload is not a JSON object"]
-    return compare("", fields, decoded)
-
-
-def _is_payload(wanted: Any, message: SeenMessage) -> bool:
-    if isinstance(wanted, bytes):
-        return wanted == message.payload
-    if isinstance(wanted, str) and wanted == message.text:
-        return True
-    try:
-        return _matches(wanted, message.json, whole=True)
-    except NotJson:
-        return False
-
-
-def _matches(wanted: Any, actual: Any, *, whole: bool = False) -> bool:
-    """Whether they are equal, or are so as JSON: there a UUID is its text, and a tuple a list."""
+def _compared(name: str, wanted: Any, actual: Any) -> Iterator[str]:
+    """Where `actual` differs from `wanted`. A mapping in `wanted` may be a part of the actual one."""
+    inside = f"{name}." if name else ""
     if isinstance(wanted, Mapping) and isinstance(actual, Mapping):
-        if whole and wanted.keys() != actual.keys():
-            return False
-        return all(key in actual and _matches(value, actual[key], whole=whole) for key, value in wanted.items())
-    if isinstance(wanted, list | tuple) and isinstance(actual, list | tuple):
-        pairs = zip(wanted, actual, strict=False)
-        return len(wanted) == len(actual) and all(_matches(one, other, whole=whole) for one, other in pairs)
-    return bool(wanted == actual) or _as_json(wanted) == actual
+        for key, value in wanted.items():
+            if key in actual:
+                yield from _compared(f"{inside}{key}", value, actual[key])
+            else:
+                yield f"{inside}{key} is missing; there is {', '.join(map(str, actual)) or 'nothing'}"
+    elif isinstance(wanted, list | tuple) and isinstance(actual, list | tuple) and len(wanted) == len(actual):
+        for place, value in enumerate(wanted):
+            yield from _compared(f"{inside}{place}", value, actual[place])
+    elif not _same(wanted, actual):
+        yield f"{name} is {actual!r}, not {wanted!r}"
 
 
-def _as_json(value: Any) -> Any:
+def _same(wanted: Any, actual: Any) -> bool:
+    """Whether they are equal, or are so as JSON: there a UUID is its text."""
     try:
-        return to_jsonable_python(value)
-    except PydanticSerializationError:
-        return value
+        return bool(wanted == actual) or bool(to_jsonable_python(wanted) == actual)
+    except ValueError:  # no JSON, such as pytest.approx, which is equal or is not
+        return False

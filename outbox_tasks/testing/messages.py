@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from kombu.compression import decompress
-from kombu.serialization import loads
+from kombu.message import Message as CeleryMessage
 
-from outbox_tasks.model import LeasedMessage
-from outbox_tasks.testing.errors import NotATask, NotJson
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
-
-SHORT = 200
-"""Characters of a payload that are shown in a list."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +29,13 @@ class StoredTask:
     """All that Celery sends with it, such as `eta`, `expires`, `group` and `root_id`, and the headers of the call."""
 
     def __str__(self) -> str:
-        arguments = [repr(value) for value in self.args]
-        arguments += [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        arguments = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
         return f"{self.name}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True)
 class SeenMessage:
-    """A message that was published or delivered. `payload` is exactly what was stored, or sent."""
+    """A message that was published. `payload` is exactly what was stored."""
 
     id: UUID
     """What `publish` returned; the same in every delivery."""
@@ -51,34 +45,20 @@ class SeenMessage:
     payload: bytes
     content_type: str
     headers: Mapping[str, str]
-    aggregate_type: str | None
-    aggregate_id: str | None
-    created_at: datetime
     state: str
     """scheduled, pending, leased, handed over, running, retrying, dead, sent or discarded."""
     attempts: int
-    due: datetime | None = None
+    created_at: datetime
+    due: datetime | None
     """Not to be sent before, by the database's clock. None: it is not to be sent any more."""
-    error_code: str | None = None
+    error_code: str | None
     """Why it failed last, or why it may be delivered twice."""
-    error: str | None = None
-
-    @classmethod
-    def delivered(cls, message: LeasedMessage) -> SeenMessage:
-        """A message as a destination got it."""
-        return cls(
-            UUID(message.id), message.event_type, message.destination, message.key, message.payload,
-            message.content_type, message.headers, message.aggregate_type, message.aggregate_id, message.created_at,
-            "sent", message.attempts,
-        )  # fmt: skip
+    error: str | None
 
     @cached_property
     def json(self) -> Any:
-        """The payload, decoded. Raises `NotJson`."""
-        try:
-            return json.loads(self.payload)
-        except ValueError as error:
-            raise NotJson(event_type=self.event_type, content_type=self.content_type, reason=error) from error
+        """The payload, decoded. Raises `ValueError` if it is not JSON."""
+        return json.loads(self.payload)
 
     @property
     def text(self) -> str:
@@ -87,45 +67,33 @@ class SeenMessage:
 
     @cached_property
     def task(self) -> StoredTask | None:
-        """The Celery task that is stored in it, if one is. Raises `NotATask`."""
-        headers: object = self.headers  # rows can be written by anybody
-        if not isinstance(headers, Mapping) or ENVELOPE not in headers:
-            return None
-        try:
-            return _task(self.payload, TaskMessage.loads(headers[ENVELOPE]))
-        except Exception as error:  # each serializer and compression has errors of its own
-            raise NotATask(header=ENVELOPE, event_type=self.event_type, reason=repr(error)) from error
+        """The Celery task that is stored in it; None if there is none, or none that can be read."""
+        with suppress(Exception):  # each serializer and compression has errors of its own
+            return _task(self.payload, TaskMessage.loads(self.headers[ENVELOPE]))
+        return None
 
     def __str__(self) -> str:
-        try:
-            task = self.task
-        except NotATask:
-            task = None
-        if task is not None:
-            what = f"task {_shortened(str(task))} → {self.destination}, queue {task.queue!r}"
+        content = str(self.task or self.text)
+        if len(content) > 200:
+            content = f"{content[:200]}… ({len(content)} characters)"
+        if self.task is not None:
+            line = f"task {content} → {self.destination}, queue {self.task.queue!r}"
         else:
             key = "" if self.key is None else f"  key={self.key!r}"
-            what = f"{self.event_type} → {self.destination}{key}  {_shortened(self.text)}"
-        if self.state == "pending":
-            return what
+            line = f"{self.event_type} → {self.destination}{key}  {content}"
         because = f", {self.error_code}" if self.error_code else ""
-        return f"{what}  ({self.state}{because})"
+        return line if self.state == "pending" else f"{line}  ({self.state}{because})"
 
 
 def _task(body: bytes, envelope: TaskMessage) -> StoredTask:
-    headers = envelope.headers
-    if headers.get("compression"):
-        body = decompress(body, headers["compression"])
+    headers, kind = envelope.headers, envelope.content_type
     # What the application itself has just written may be read, pickle too.
-    decoded: Any = loads(body, envelope.content_type, envelope.content_encoding, accept={envelope.content_type})
+    encoding = envelope.content_encoding
+    message = CeleryMessage(body, content_type=kind, content_encoding=encoding, headers=headers, accept={kind})
+    decoded: Any = message.decode()
     if "task" in headers:
         fields, (args, kwargs, _) = headers, decoded
     else:  # Celery's first message protocol
         fields, args, kwargs = decoded, decoded["args"], decoded["kwargs"]
     queues = [described["queue"]["name"] for described in envelope.declare if "queue" in described]
-    queue = queues[0] if queues else envelope.routing_key
-    return StoredTask(fields["task"], fields["id"], list(args), dict(kwargs), queue, headers)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= SHORT else f"{text[:SHORT]}… ({len(text)} characters)"
+    return StoredTask(fields["task"], fields["id"], [*args], kwargs, [*queues, envelope.routing_key][0], headers)

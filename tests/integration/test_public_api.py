@@ -38,7 +38,7 @@ PYTHON = {
     "outbox_tasks": [name for name in exported if name not in ("Destination", "Settings", "__version__")],
     "outbox_tasks.destinations": ["Publisher"],
     "outbox_tasks.migrations": ["grant", "grants", "include_name", "upgrade", "upgrade_feed"],
-    "outbox_tasks.testing": ["Drained", "OutboxProbe", "SeenMessage", "SimulatedCrash", "StoredTask"],
+    "outbox_tasks.testing": ["OutboxProbe", "SeenMessage", "StoredTask"],
     "outbox_tasks.web": ["Page"],
 }
 FIXTURE = type(pytest.fixture(lambda: None))

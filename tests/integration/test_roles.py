@@ -54,20 +54,19 @@ STATEMENTS = {
         supervised/completed supervised/whereabouts""",
     "worker relay operator": """
         claim/expire claim/hold_back claim/unblock deliver/give_back deliver/vain doctor/tasks find/archived
-        find/named find/one find/originals find/payloads keep/lot keep/measured keep/rows
+        find/named find/one find/originals find/payloads keep/lot keep/measured keep/rows testing/seen
         supervised/end_waits supervised/expire supervised/lose supervised/overtaken supervised/renew supervised/requeue
-        supervised/unknown supervised/wait_on test/expire test/return_keys""",
+        supervised/unknown supervised/wait_on""",
     "relay": """
         alert/compare alert/posted alert/turn
         claim/ask_drains claim/begin_drain claim/end_drain claim/recall claim/take_free claim/take_free_singly
         claim/unroutable deliver/settle feeds/bury feeds/copy feeds/end feeds/forget feeds/left feeds/take inbox/forget
-        keep/drop keep/forget keep/turn report/beat report/stopped report/tally report/timeline""",
+        keep/drop keep/forget keep/turn report/beat report/stopped report/tally report/timeline testing/take""",
     "relay operator": """
         act/begun_by act/discard act/end act/one act/redrive act/renew act/take act/try
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/probe claim/suspects
         claim/wake deliver/begin deliver/sent keep/troubles supervised/handed_over
-        test/forward test/others test/own_keys traffic/metered
-        traffic/meters traffic/recovered traffic/tripped traffic/try_now traffic/unspent
+        traffic/metered traffic/meters traffic/recovered traffic/tripped traffic/try_now traffic/unspent
         traffic/untried""",
     "relay operator reader": """
         act/going alert/known claim/due claim/holders doctor/days doctor/timeline feeds/states feeds/wanted find/ahead

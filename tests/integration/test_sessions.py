@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Inbox, Message, Outbox
 from outbox_tasks.errors import InvalidMessage, NotInTransaction, ReusedId, SchemaMissing, UnsupportedSession
 from outbox_tasks.model import uuid7
-from outbox_tasks.testing.rows import seen_within
+from outbox_tasks.testing.store import seen_within
 from tests.conftest import MakeSettings, Rows, make_tables, own_schema
 from tests.integration.sessions import KINDS, Base, Driver, Order, driver
 

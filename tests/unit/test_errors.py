@@ -17,7 +17,7 @@ from celery.utils.serialization import get_pickleable_exception
 
 import outbox_tasks
 import outbox_tasks.local.errors
-import outbox_tasks.testing.errors
+import outbox_tasks.testing.store
 import outbox_tasks.worker.tasks
 from outbox_tasks.errors import (
     ConfigurationError,

@@ -23,7 +23,7 @@ class PlaceOrder(TestCase):
     def test_an_order_without_credit_is_not(self) -> None:
         answer = self.client.post("/orders/", {"email": "ada@example.org", "cents": 10_001}, "application/json")
         assert answer.status_code == 409
-        self.outbox.assert_nothing_published()
+        self.outbox.assert_not_published()
 
 
 class Deliver(TransactionTestCase):
@@ -32,7 +32,7 @@ class Deliver(TransactionTestCase):
     def test_the_customer_gets_one_mail(self) -> None:
         with OutboxProbe() as outbox:
             self.client.post("/orders/", {"email": "ada@example.org", "cents": 1250}, "application/json")
-            outbox.consume("mail", lambda m: write_confirmation.apply([m.json], task_id=str(m.id)))
-            outbox.drain()
-            outbox.assert_delivered("order.placed", to="mail")
+            for message in outbox.drain():
+                if message.destination == "mail":
+                    write_confirmation.apply([message.json], task_id=str(message.id))
         assert Mail.objects.count() == 1
