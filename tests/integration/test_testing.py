@@ -430,7 +430,7 @@ class TestFail:
             outbox.fail("ordres")
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("testing.md", "existing-tests.md")]
 DJANGO = """
 import os
 from urllib.parse import urlsplit
@@ -547,7 +547,7 @@ class TestThePlugin:
         assert self.outcomes(said, "test_fails.py") == ["FAILED"], said
         [failure] = re.findall(r"^_+ test_it _+$(.*?)^_+ ", said, re.DOTALL | re.MULTILINE)
         shown = [line.removeprefix("E   ") for line in failure.splitlines() if line.startswith("E   ")]
-        page = re.search(r"```\n(assert_published.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+        page = re.search(r"```\n(assert_published.*?)```", shown_text(), re.DOTALL)
         assert page is not None
         assert "\n".join(shown) + "\n" == "AssertionError: " + page[1]
         assert re.findall(r"^.*\.py:\d+: in .*", failure, re.MULTILINE) == ["test_fails.py:8: in test_it"]
@@ -556,8 +556,13 @@ class TestThePlugin:
         assert self.outcomes(said, "test_own.py") == ["PASSED"], said
 
 
+def shown_text() -> str:
+    """What the pages on tests show."""
+    return "".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
 def block(name: str) -> str:
     """The block of the page that begins with the file's name."""
-    found = re.findall(rf"```\w+\n(# {re.escape(name)}\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.findall(rf"```\w+\n(# {re.escape(name)}\n.*?)```", shown_text(), re.DOTALL)
     assert len(found) == 1, name
     return str(found[0])
