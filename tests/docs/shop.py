@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from celery import Celery, chain, shared_task
@@ -94,3 +95,33 @@ def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, f"it did not become true within {seconds:g} s"
         time.sleep(0.1)
     return value
+
+
+def set_up_django(alias: str = "default", url: str = "", **settings: Any) -> None:
+    """Django with this one database; without a URL, the outbox's."""
+    import django
+    from django.conf import settings as django_settings
+
+    place = urlsplit(url or os.environ["OUTBOX_DATABASE_URL"])
+    database = {
+        "ENGINE": "django.db.backends.postgresql", "NAME": place.path[1:], "USER": place.username,
+        "PASSWORD": place.password or "", "HOST": place.hostname, "PORT": place.port,
+    }  # fmt: skip
+    django_settings.configure(DATABASES={"default": {}, alias: database}, **settings)
+    django.setup()
+
+
+def async_sessions() -> Any:
+    """A maker of `AsyncSession`s on the same database."""
+    from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+    return async_sessionmaker(create_async_engine(engine.url))
+
+
+class DjangoOrder:
+    """An object of an application's model."""
+
+    pk = 44
+
+    @staticmethod
+    def save(using: str = "default") -> None: ...
