@@ -6,21 +6,20 @@ from collections.abc import Callable
 
 from tests.model import run_search
 from tests.model.explore import ENDS
-from tests.model.runs import Copy, Limits, Move, Relay, Row, Run, Runs, State, add_copy, put
+from tests.model.planted import PLANTED
+from tests.model.run_search import RunModel
+from tests.model.runs import Copy, Limits, Row, Run, Runs, State, put
 
 ONE = Limits("one task", people=False)
 PEOPLE = Limits("one task, and people", max_attempts=1, relays=1)
 TWO = Limits("two of a key", messages=2, max_attempts=1, changes=0, people=False)
 
-Bug = type[Runs]
-PLANTED: dict[str, tuple[Bug, Limits, str]] = {}
 
+def planted(promise: str, limits: Limits = ONE) -> Callable[[type[Runs]], type[Runs]]:
+    """Register a bug in the runs, to be searched under these limits."""
 
-def planted(promise: str, limits: Limits = ONE) -> Callable[[Bug], Bug]:
-    """Register a bug: it is named by its docstring."""
-
-    def register(bug: Bug) -> Bug:
-        PLANTED[str(bug.__doc__).rstrip(".")] = bug, limits, promise
+    def register(bug: type[Runs]) -> type[Runs]:
+        PLANTED[str(bug.__doc__).rstrip(".")] = RunModel(bug(limits)), promise
         return bug
 
     return register
@@ -52,14 +51,6 @@ class OldCopyBegins(Runs):
         return row.place == "pending" and row.begun != row.handed
 
 
-@planted(run_search.WAITED)
-class QuickWorkerIsRefused(Runs):
-    """A run begins only once the relay has settled the hand-over."""
-
-    def may_begin(self, row: Row, copy: Copy) -> bool:
-        return super().may_begin(row, copy) and row.handed
-
-
 @planted(run_search.FENCED)
 class EndUnfenced(Runs):
     """A run ends by the id alone."""
@@ -81,36 +72,6 @@ class RenewalUnfenced(Runs):
 
     def may_renew(self, row: Row, run: Run) -> bool:
         return row.place == "pending" and row.begun and row.due
-
-
-@planted(run_search.FENCED)
-class HandOverUnfenced(Runs):
-    """The relay settles a hand-over by the id alone: a task that runs already is handed over again."""
-
-    keeps = True
-
-    def may_settle(self, row: Row, relay: Relay) -> bool:
-        return row.place == "pending"
-
-
-@planted(run_search.WAITED)
-class ClaimLeavesHandedAt(Runs):
-    """The claim leaves the task in `runs`: while the relay sends it again, it looks as if it ran."""
-
-    def claimed(self, row: Row) -> Row:
-        after = super().claimed(row)
-        return after if after.place == "dead" else after._replace(handed=row.handed)
-
-
-@planted(run_search.DONE)
-class RetryBeforeTheRow(Runs):
-    """The worker sends its retry to the broker, and the row is done before that has run."""
-
-    def end(self, rest: State, n: int, row: Row, run: Run) -> Move:
-        if run.stage != "retry":
-            return super().end(rest, n, row, run)
-        over = row._replace(place="done", lease="", begun=False, handed=False, due=False)
-        return Move("the run of {} ends with a retry", n, add_copy(put(rest, n, over), Copy(n, 1, True)), actor=run)
 
 
 @planted(run_search.DONE)

@@ -199,10 +199,10 @@ class Runs:
             yield Move("the broker takes {}", n, add_relay(copied, sent), actor=relay)
             yield Move("the send of {} fails", n, add_relay(rest, failed), actor=relay)
             yield Move("the send of {} fails, yet the broker has it", n, add_relay(copied, failed), actor=relay)
-        elif not self.may_settle(row, relay):
+        elif not self.holds(row, relay):
             yield Move("the relay can't settle {}: a worker was quicker, or it is sent again", n, rest, actor=relay)
         elif relay.stage == "sent":
-            handed = self.handed(row)
+            handed = row._replace(begun=False, handed=True, due=False)
             yield Move("{} is settled as handed over", n, put(rest, n, handed), actor=relay)
         else:
             failed_row = row._replace(begun=False, lease="", due=False, code="failed")
@@ -215,17 +215,9 @@ class Runs:
 
     @staticmethod
     def holds(row: Row, relay: Relay) -> bool:
-        """The fence: the token."""
+        """The fence of `deliver/settle.sql`: the token."""
         ours = row.lease == "relay" and relay.current
         return row.place == "pending" and ours and row.attempts == relay.attempt
-
-    def may_settle(self, row: Row, relay: Relay) -> bool:
-        """`deliver/settle.sql`."""
-        return self.holds(row, relay)
-
-    def handed(self, row: Row) -> Row:
-        """`deliver/settle.sql`: it goes to `runs`."""
-        return row._replace(begun=False, handed=True, due=False)
 
     # --- the tasks' broker, and the workers ---
 

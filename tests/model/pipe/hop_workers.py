@@ -16,7 +16,6 @@ from tests.model.pipe.hop_state import (
     ORDER,
     Db,
     Hand,
-    Key,
     Lease,
     Row,
     State,
@@ -198,12 +197,9 @@ class Workers:
         db = put(changed(db, lease, lease._replace(token=token, begun=False, over=False)),
                  {n: db.rows[n]._replace(attempts=db.rows[n].attempts + 1, code=self.note("failed"))})  # fmt: skip
         if db.key is not None and db.key.token == hand.token:
-            db = db._replace(key=self.rekeyed(db.key, token))
+            db = db._replace(key=db.key._replace(token=token))
         retried = state._replace(tasks=state.tasks | {Task(n, token)})
         return self.to(retried, f"m{n + 1} is retried by Celery{lost}", db, "fault" if lost else "work", hurt)
 
     def retry_token(self, state: State, hand: Hand) -> int:
         return new_token(state)
-
-    def rekeyed(self, key: Key, token: int) -> Key:
-        return key._replace(token=token)

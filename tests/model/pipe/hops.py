@@ -99,7 +99,7 @@ class Hops(Workers):
             written = put(db, {new[0]: Row("ready")})
             yield self.to(state, f"m{new[0] + 1} is written", written, durable=True)
         for lease in db.leases:
-            if not lease.over and self.runs_out(lease):
+            if not lease.over:
                 yield Step("a lease runs out", state._replace(db=changed(db, lease, lease._replace(over=True))))
             yield from self._taken_back(state, lease)
         yield from self._waits(state)
@@ -112,16 +112,13 @@ class Hops(Workers):
 
     def _waits(self, state: State) -> Iterator[Step]:
         db = state.db
-        if db.slot and not db.slot.over and self.slot_ends():
+        if db.slot and not db.slot.over:
             yield Step("the time of a slot is over", state._replace(db=db._replace(slot=db.slot._replace(over=True))))
         if db.key and not db.key.token and db.key.due == LATER:
             yield Step("the key's wait is over", state._replace(db=db._replace(key=db.key._replace(due=NOW))))
         for n, row in enumerate(db.rows):
             if row.place == "waiting":
                 yield self.to(state, f"m{n + 1} wakes", put(db, {n: row._replace(place="ready")}), durable=True)
-
-    def slot_ends(self) -> bool:
-        return True
 
     def _taken_back(self, state: State, lease: Lease) -> Iterator[Step]:
         """Expire, of what has run out; and recall, of what has not begun."""
@@ -130,9 +127,6 @@ class Hops(Workers):
         hurt = HOLDER if lease.begun and not lease.over else None
         what = "expire takes a lease back" if lease.over else "recall takes back what has not begun"
         yield self.to(state, what, self.back(state.db, lease), "work", hurt, durable=True)
-
-    def runs_out(self, lease: Lease) -> bool:
-        return True
 
     def may_recall(self, lease: Lease) -> bool:
         return not lease.begun

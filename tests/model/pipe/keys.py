@@ -83,7 +83,7 @@ class Keys(Changes):
         drawn = number_drawn(state)
         under_way = sum(writer.number < 0 for writer in state.writers)
         if len(state.writers) < self.writers and drawn + under_way < self.messages:
-            marked = state._replace(writers=tuple(sorted((*state.writers, self.starts(Writer(drawn))))))
+            marked = state._replace(writers=tuple(sorted((*state.writers, Writer(drawn)))))
             yield Step("a transaction leaves a mark", marked)
         for writer in sorted({*state.writers}):
             others = list(state.writers)
@@ -96,9 +96,6 @@ class Keys(Changes):
             over, told = state._replace(writers=tuple(others)), f"m{writer.number + 1}"
             yield Step(f"the transaction of {told} commits", put(over, {writer.number: Row("ready")}))
             yield Step(f"the transaction of {told} is rolled back", put(over, {writer.number: Row("over")}))
-
-    def starts(self, writer: Writer) -> Writer:
-        return writer
 
     # --- the take ---
 
@@ -161,7 +158,7 @@ class Keys(Changes):
         if take.free:
             run, key, told = self.decide_free(state, take, fresh)
             yield self._done(state, take, run, fresh, ready, Write(key), told)
-        elif self.sees_key(take):
+        elif take.key is not None:
             may = self.may_lock_key(state, take)
             if self.waits_for_key() and state.locks_key(but=take):
                 yield Step("the take waits for the key's row", state, hurt=WAITS if users_lock(state) else None)
@@ -170,7 +167,7 @@ class Keys(Changes):
             else:
                 told = f"the take moves {names(fresh)} aside"
                 yield self._done(state, take, [], fresh, ready, Write(self.noted(take, state.key)), told)
-                if take.key is not None and take.key.leased:
+                if take.key.leased:
                     yield self._done(state, take, [], [], ready, None, "the take leaves the rest to the drain at work")
         elif not fresh:
             yield self._done(state, take, [], [], ready, None, "the take finds nothing")
@@ -228,9 +225,6 @@ class Keys(Changes):
         """The first of them that may go: up to a dead letter, or one whose time has not come."""
         stop = next((n for n in numbers if n in state.early or n > dead), NEVER)
         return [n for n in numbers if n < stop][: self.size]
-
-    def sees_key(self, take: Take) -> bool:
-        return take.key is not None
 
     def may_lock_key(self, state: State, take: Take) -> bool:
         return not take.gone and not state.locks_key(but=take)

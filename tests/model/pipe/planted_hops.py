@@ -1,10 +1,9 @@
-"""Bugs, each planted in one place of the hops, with the promise that the search must find broken."""
+"""Bugs in the hops: each overrides one method of the model, and breaks the promise that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from tests.model.explore import ENDS
 from tests.model.pipe.hop_state import (
     ARRIVED,
     BOOKS,
@@ -21,24 +20,11 @@ from tests.model.pipe.hop_state import (
     State,
 )
 from tests.model.pipe.hops import Hops
-
-PLANTED: dict[str, tuple[Hops, str]] = {}
-"""By what it is: the model with it, and the promise."""
+from tests.model.planted import planted
 
 SINGLES, DRAINS = frozenset({"single"}), frozenset({"drain"})
 ONE = {"messages": 1, "keyed": False, "ways": SINGLES}
 CRASH = {"messages": 1, "keyed": False, "crashes": True, "workers": 1}
-
-
-def planted(promise: str, **limits: object) -> Callable[[Callable[..., Hops]], Callable[..., Hops]]:
-    """Register a bug: it is named by its docstring."""
-
-    def register(bug: Callable[..., Hops]) -> Callable[..., Hops]:
-        name = str(bug.__doc__).rstrip(".")
-        PLANTED[name] = bug(name, **limits), promise
-        return bug
-
-    return register
 
 
 @planted(HOLDER, **ONE)
@@ -50,33 +36,11 @@ class BeginsTwice(Hops):
 
 
 @planted(HOLDER, **ONE)
-class BeginsLate(Hops):
-    """Begin neither asks whether the lease has run out nor prolongs it."""
-
-    def may_begin(self, lease: Lease) -> bool:
-        return not lease.begun
-
-    def begun(self, lease: Lease) -> Lease:
-        return lease._replace(begun=True)
-
-
-@planted(HOLDER, **ONE)
 class RecallsWhatHasBegun(Hops):
     """After a flush the recall takes back what a worker has begun."""
 
     def may_recall(self, lease: Lease) -> bool:
         return True
-
-
-@planted(ENDS, **ONE)
-class QueuedForEver(Hops):
-    """The lease of a single in the queue has no end."""
-
-    def runs_out(self, lease: Lease) -> bool:
-        return lease.begun
-
-    def may_recall(self, lease: Lease) -> bool:
-        return False
 
 
 @planted(HOLDER, **ONE)
@@ -87,14 +51,6 @@ class RetryKeepsItsToken(Hops):
         return hand.token
 
 
-@planted(ENDS, messages=1, ways=SINGLES)
-class RetryForgetsTheKey(Hops):
-    """A retry by Celery does not put its new token into the key's row."""
-
-    def rekeyed(self, key: Key, token: int) -> Key:
-        return key
-
-
 @planted(FENCED, **ONE)
 class SettlesUnfenced(Hops):
     """A settle looks for the message, and not for the token."""
@@ -103,37 +59,12 @@ class SettlesUnfenced(Hops):
         return next((lease for lease in db.leases if lease.numbers == hand.numbers), None)
 
 
-@planted(ENDS, ways=DRAINS, max_attempts=1)
-class SettleForgetsMore(Hops):
-    """A settle deletes the key's row though more is held."""
-
-    def freed(self, db: Db, lease: Lease, due: int, *, back: bool) -> Db:
-        done = super().freed(db, lease, due, back=back)
-        return done._replace(key=None) if db.key and not back else done
-
-
-@planted(ENDS, messages=1, ways=DRAINS, max_attempts=1)
-class ExpireForgetsTheKey(Hops):
-    """A lease that runs out does not free its key."""
-
-    def back(self, db: Db, lease: Lease) -> Db:
-        return super().back(db, lease)._replace(key=db.key)
-
-
 @planted(CAUSE, **ONE)
 class ExpireNotesNothing(Hops):
     """A begun lease that runs out leaves no note."""
 
     def note(self, code: str) -> str:
         return "" if code == "unsettled" else code
-
-
-@planted(CAUSE, **ONE)
-class FailureNotesNothing(Hops):
-    """A failure leaves no note."""
-
-    def note(self, code: str) -> str:
-        return "" if code == "failed" else code
 
 
 @planted(ARRIVED, **ONE)
@@ -162,14 +93,6 @@ class TakesOfABusyKey(Hops):
                 yield (n,), state.db._replace(key=Key(0, NOW))
 
 
-@planted(ENDS, messages=1, keyed=False, ways=DRAINS)
-class SlotForEver(Hops):
-    """The slot of a drain that was killed has no end."""
-
-    def slot_ends(self) -> bool:
-        return False
-
-
 @planted(BOOKS, messages=1, keyed=False, ways=SINGLES, people=True)
 class CancelsWhatIsLeased(Hops):
     """A cancel takes a message away from a worker."""
@@ -184,11 +107,3 @@ class CrashNotesNothing(Hops):
 
     def at_work(self, row: Row) -> bool:
         return False
-
-
-@planted(CAUSE, **CRASH)
-class CrashNotesWhatIsDue(Hops):
-    """After a crash of the database only what is due gets a note, though begins are undone, too."""
-
-    def at_work(self, row: Row) -> bool:
-        return super().at_work(row) and row.place != "leased"

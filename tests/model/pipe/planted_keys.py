@@ -1,33 +1,18 @@
-"""Bugs, each planted in one place of the keys, with the promise that the search must find broken."""
+"""Bugs in the keys: each overrides one method of the model, and breaks the promise that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tests.model.explore import ENDS
 from tests.model.pipe.changes import ALL
-from tests.model.pipe.key_state import BOOKS, NOW, OVERTAKEN, WAITS, Change, Key, State, Take, Write, Writer
+from tests.model.pipe.key_state import BOOKS, NOW, OVERTAKEN, WAITS, Change, Key, State, Take, Write
 from tests.model.pipe.keys import Keys
-
-PLANTED: dict[str, tuple[Keys, str]] = {}
-"""By what it is: the model with it, and the promise."""
+from tests.model.planted import planted
 
 RELAY = frozenset({"settle", "expire"})
 """Without people."""
 SCHEDULED = {"places": ("held", "held"), "scheduled": frozenset({0})}
 """Two are held, and the first is not due."""
 DEAD = {"places": ("dead", "dead"), "messages": 3, "writers": 1, "verbs": ALL - {"cancel"}}
-
-
-def planted(promise: str, **limits: object) -> Callable[[Callable[..., Keys]], Callable[..., Keys]]:
-    """Register a bug: it is named by its docstring."""
-
-    def register(bug: Callable[..., Keys]) -> Callable[..., Keys]:
-        name = str(bug.__doc__).rstrip(".")
-        PLANTED[name] = bug(name, **limits), promise
-        return bug
-
-    return register
 
 
 # --- the take ---
@@ -46,21 +31,6 @@ class TakeReadsMarksLate(Keys):
     """A take reads the marks after its second statement has begun."""
 
     stages = ("number", "free", "snapshot", "marks", "messages", "key", "commit")
-
-
-@planted(OVERTAKEN, verbs=RELAY)
-class TakeReadsMarksFirst(Keys):
-    """A take reads the marks before the last number."""
-
-    stages = ("marks", "number", "free", "snapshot", "messages", "key", "commit")
-
-
-@planted(OVERTAKEN, verbs=RELAY)
-class WriterLeavesNoMark(Keys):
-    """A transaction writes a message without a mark."""
-
-    def starts(self, writer: Writer) -> Writer:
-        return writer._replace(floor=-1)
 
 
 @planted(OVERTAKEN, verbs=RELAY)
@@ -94,36 +64,12 @@ class TakeWaitsForTheKey(Keys):
         return True
 
 
-@planted(WAITS, **SCHEDULED, messages=3, writers=1)
-class TakeInsertsWhatItSees(Keys):
-    """A take tries to insert the row of every key, also if its snapshot shows one."""
-
-    def sees_key(self, take: Take) -> bool:
-        return False
-
-
-@planted(ENDS, verbs=RELAY)
-class MoreIsNotSet(Keys):
-    """A take that moves messages of a busy key aside does not set `more`."""
-
-    def noted(self, take: Take, key: Key) -> Key:
-        return key
-
-
 @planted(ENDS, verbs=RELAY | {"retry"})
 class MoreOfAnOldVersion(Keys):
     """A take sets `more` only in the version of the row that its snapshot shows, as a join by `ctid` does."""
 
     def noted(self, take: Take, key: Key) -> Key:
         return super().noted(take, key) if key == take.key else key
-
-
-@planted(OVERTAKEN, **DEAD)
-class TakeForgetsDeadLetters(Keys):
-    """A take does not look for another dead letter of the key."""
-
-    def dead(self, take: Take) -> list[int]:
-        return []
 
 
 @planted(OVERTAKEN, **DEAD)
@@ -136,25 +82,6 @@ class MoreWithoutDeadLetters(Keys):
             left = {*self._held(take), *fresh} - {*run}
             key = key._replace(more=bool(left))
         return run, key, told
-
-
-@planted(OVERTAKEN)
-class TakeDeletesTheRowOfACancelledKey(Keys):
-    """A take deletes a key's row though a cancel, which may be rolled back, has locked a message of it."""
-
-    def decide_free(self, state: State, take: Take, fresh: list[int]) -> tuple[list[int], Key | None, str]:
-        run, key, told = super().decide_free(state, take, fresh)
-        return run, key if run or take.locked or self.dead(take) else None, told
-
-
-@planted(ENDS, **SCHEDULED)
-class TakeJudgesALockedHead(Keys):
-    """A take makes the key wait for the time of a message that a cancel has locked."""
-
-    def decide_free(self, state: State, take: Take, fresh: list[int]) -> tuple[list[int], Key | None, str]:
-        run, key, told = super().decide_free(state, take, fresh)
-        held = self._held(take)
-        return run, key and key._replace(due=held[0]) if held and held[0] in state.early else key, told
 
 
 @planted(OVERTAKEN)
@@ -184,15 +111,6 @@ class SettleReadsOldMore(Keys):
         return change.seen is not None and change.seen.more
 
 
-@planted(OVERTAKEN, verbs=RELAY, places=("held", "held"))
-class SettleKeepsFirst(Keys):
-    """A settle that puts a message back does not lower `first`."""
-
-    def _settle(self, state: State, change: Change, key: Key) -> Write:
-        wrote = super()._settle(state, change, key)
-        return wrote if wrote.key is None else Write(wrote.key._replace(first=key.first), anew=True)
-
-
 @planted(ENDS, verbs=RELAY)
 class ExpireLeavesTheKey(Keys):
     """A lease that runs out does not free its key."""
@@ -202,14 +120,6 @@ class ExpireLeavesTheKey(Keys):
 
 
 # --- people ---
-
-
-@planted(ENDS, **SCHEDULED)
-class CancelForgetsDue(Keys):
-    """A cancel of the message for which the key waits leaves `due` as it is."""
-
-    def frees(self, state: State, n: int) -> bool:
-        return False
 
 
 @planted(ENDS, **SCHEDULED, messages=3, writers=1, fails=False, verbs=frozenset({"settle", "cancel"}))
@@ -245,15 +155,6 @@ class RedriveKeepsFirst(Keys):
         return Write(wrote.key._replace(first=key.first)) if wrote and wrote.key and key else wrote
 
 
-@planted(ENDS, skip=True)
-class RedriveOfABusyKeyKeepsDue(Keys):
-    """A redrive leaves `due` of a leased key, so what fails behind it makes it wait."""
-
-    def _redrive(self, state: State, change: Change, key: Key | None) -> Write | None:
-        wrote = super()._redrive(state, change, key)
-        return Write(wrote.key._replace(due=key.due)) if wrote and wrote.key and key and key.leased else wrote
-
-
 @planted(OVERTAKEN, skip=True, at_once=2)
 class TryFreesABusyKey(Keys):
     """A try gives the key's row a time, and takes its token away."""
@@ -269,11 +170,3 @@ class DiscardForgetsDue(Keys):
 
     def _discard(self, state: State, change: Change, key: Key | None) -> Write | None:
         return None
-
-
-@planted(ENDS, **DEAD)
-class DiscardJudgesASnapshot(Keys):
-    """A discard leaves a key alone that its snapshot shows as due."""
-
-    def _discard(self, state: State, change: Change, key: Key | None) -> Write | None:
-        return None if change.seen and state.is_due(change.seen) else super()._discard(state, change, key)

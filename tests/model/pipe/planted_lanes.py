@@ -1,26 +1,11 @@
-"""Bugs, each planted in one place of the lanes, with the promise that the search must find broken."""
+"""Bugs in the lanes: each overrides one method of the model, and breaks the promise that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from outbox_tasks.relay.store.lanes import END
-from tests.model.explore import ENDS, Model
-from tests.model.pipe.lanes import Claim, Claimer, Lanes, Memory, State
-
-PLANTED: dict[str, tuple[Model, str]] = {}
-"""By what it is: the model with it, and the promise."""
-
-
-def planted(promise: str, **limits: object) -> Callable[[Callable[..., Model]], Callable[..., Model]]:
-    """Register a bug: it is named by its docstring."""
-
-    def register(bug: Callable[..., Model]) -> Callable[..., Model]:
-        name = str(bug.__doc__).rstrip(".")
-        PLANTED[name] = bug(name, **limits), promise
-        return bug
-
-    return register
+from tests.model.explore import ENDS
+from tests.model.pipe.lanes import Claim, Lanes, Memory
+from tests.model.planted import planted
 
 
 @planted(ENDS, messages=2, claimers=1)
@@ -32,41 +17,12 @@ class NothingIsLate(Lanes):
 
 
 @planted(ENDS, messages=2, claimers=1)
-class PlaceByTheRowAlone(Lanes):
-    """A claimer heeds open transactions only if it has read to the end."""
-
-    def after(self, memory: Memory, claim: Claim) -> Memory:
-        found = super().after(memory, claim)
-        return found if len(claim.rows) < self.size else found._replace(late=memory.late)
-
-
-@planted(ENDS, messages=2, claimers=1)
 class LateOnlyOnce(Lanes):
     """A claimer looks once at a late transaction, over or not."""
 
     def after(self, memory: Memory, claim: Claim) -> Memory:
         found = super().after(memory, claim)
         return found._replace(late=found.late - memory.late)
-
-
-@planted(ENDS, messages=3, claimers=1, most=2)
-class LateLeftAfterAPart(Lanes):
-    """A claimer is done with a late transaction of which it has taken a part."""
-
-    def after(self, memory: Memory, claim: Claim) -> Memory:
-        found = super().after(memory, claim)
-        return found._replace(late=found.late - {xid for xid, _ in claim.rows})
-
-
-@planted(ENDS, messages=2, claimers=1)
-class PlaceAtTheNextNumber(Lanes):
-    """The place goes to the last number given out, though the snapshot does not list what came after its end."""
-
-    def _take(self, state: State, mine: Claimer) -> tuple[str, Claimer, str, State]:
-        what, after, kind, there = super()._take(state, mine)
-        if after.claim is None:
-            after = Claimer(Memory(state.given, END, after.memory.late))
-        return what, after, kind, there
 
 
 @planted(ENDS, messages=2, claimers=1, faults=1)

@@ -26,18 +26,18 @@ SEARCHED: list[Model] = [
          verbs=ALL - {"cancel", "retry"}),
     Keys("three of a key", messages=3, verbs=RELAY - {"retry"}, fails=False),
     Hops("one message, singles and drains", messages=1),
-    Hops("one message, people", messages=1, people=True, max_attempts=1),
     Hops("two of a key, singles", ways=SINGLES),
     Hops("two of a key, drains", ways=DRAINS, max_attempts=1),
     Hops("two of a key, singles and drains, one worker", workers=1),
     Hops("two of a key, people, one worker", workers=1, people=True, max_attempts=1, ways=DRAINS),
     Hops("two of a key, `on_dead = skip`, one worker", workers=1, skip=True, max_attempts=1),
     Hops("two without a key, drains, one worker", keyed=False, workers=1, ways=DRAINS, max_attempts=1),
-    Hops("one message, crashes of the database", messages=1, keyed=False, workers=1, crashes=True, max_attempts=1),
     Hops("two of a key, crashes of the database", workers=1, crashes=True, max_attempts=1, ways=SINGLES),
 ]  # fmt: skip
 
 BIG: list[Model] = [
+    Hops("one message, people", messages=1, people=True, max_attempts=1),
+    Hops("one message, crashes of the database", messages=1, keyed=False, workers=1, crashes=True, max_attempts=1),
     Lanes("a lane, three messages, two claimers that take two", messages=3, size=2),
     Keys("two of a key, people, `on_dead = skip`, two changes at once", skip=True, at_once=2),
     Keys("three of a key, failures", messages=3, verbs=RELAY),
@@ -48,4 +48,4 @@ BIG: list[Model] = [
     Hops("one message, crashes of the database, two workers", messages=1, keyed=False, crashes=True, max_attempts=1),
     Hops("two of a key, drains, crashes of the database", workers=1, crashes=True, max_attempts=1, ways=DRAINS),
 ]
-"""For `python -m tests.model --big`: some minutes."""
+"""They take minutes: for each week."""

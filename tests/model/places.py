@@ -1,13 +1,10 @@
-"""How the places of the model are called in `lab/moves.py`, and the page that describes the model."""
+"""How the places of the model are called in `lab/moves.py`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from lab.moves import NOWHERE
 from tests.model.pipe.hop_state import Db
 
-MODEL = Path(__file__).parents[2] / "docs" / "reliability.md"
 LATE = ", run out"
 
 
