@@ -128,7 +128,6 @@ class Pace:
         slow = {name for name, (_, count) in outstanding.items() if count} & self._quick
         if slow:
             self._quick -= slow
-            self._tried -= slow
             store.hold_back(sorted(slow))
         rooms: dict[str, int] = {}
         for name in unsure | (slow & {row.destination for row in due}):

@@ -82,13 +82,13 @@ def send_in_order(
         free = [message for message in wave if message.key not in blocked_keys]
         for message, outcome in zip(free, send_at_once(publishers, destination, free) if free else (), strict=True):
             outcomes[message.seq] = outcome
-            if message.key is not None and outcome.result not in passing:
+            if outcome.result not in passing:
                 blocked_keys.add(message.key)
     return [outcomes.get(message.seq) or Outcome.behind() for message in messages]
 
 
 def _waves(messages: Sequence[LeasedMessage]) -> list[list[LeasedMessage]]:
-    """The n-th message of each key is in the n-th wave; those without a key are in the first one."""
+    """The n-th message of each key is in the n-th wave; all messages without a key are in the first one."""
     waves: list[list[LeasedMessage]] = [[]]
     count: Counter[str] = Counter()
     for message in messages:

@@ -32,7 +32,8 @@ END
 $$;
 
 CREATE FUNCTION outbox_days_found() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
--- Notes the days of the partitions that are there. A dump without rows, or somebody who empties the tables, leaves no days.
+-- Notes the days of the partitions that are there. After a dump without rows, or after somebody has emptied the tables, outbox_days
+-- is empty.
 DECLARE
   there CONSTANT integer[] := ARRAY(SELECT substring(c.relname FROM '[0-9]+$')::integer FROM pg_inherits i
                                     JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_messages'::regclass);
@@ -49,8 +50,8 @@ $$;
 
 CREATE FUNCTION outbox_day_turn(ahead integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
--- Begins a new day (UTC) if the last one is over, and makes the partitions of the next days. Returns how many it made. All
--- days between two runs are one.
+-- Begins a new day (UTC) if the last one is over, and makes the partitions of the next days. Returns how many it made. However many
+-- days have passed since the last run, one new day begins.
 DECLARE
   today CONSTANT date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
   last outbox_days;

@@ -1,5 +1,5 @@
--- What others call in SQL: applications outbox_publish and outbox_cancel, autoscalers outbox_backlog. Part of schema.sql.
--- They have the rights of their owner: who may call them needs no right to read or delete.
+-- The functions that others call in SQL: applications outbox_publish and outbox_cancel, autoscalers outbox_backlog. Part of
+-- schema.sql. They have the rights of their owner: a role that may call them needs no right on a table.
 
 CREATE FUNCTION outbox_publish(
   event_type text, payload bytea, key text DEFAULT NULL, destination text DEFAULT NULL,
@@ -47,10 +47,9 @@ BEGIN
       HINT = 'Tasks are stored by outbox.delay, apply_async and capture, from Python.';
   END IF;
   IF id IS NOT NULL THEN
-    -- No index of messages is unique over all days, but that of the inbox is: in it a consumer without a name has the ids
-    -- that writers chose. Who writes the same id meanwhile is waited for, also if the message is forgotten, but not its
-    -- row in the inbox. If a transaction can't see what was committed since it began (REPEATABLE READ), PostgreSQL
-    -- raises a serialization failure here.
+    -- No index of messages is unique over all days, but that of the inbox is: there a consumer without a name has the ids that
+    -- writers chose. If another transaction is writing the same id, this waits for its end. If this transaction can't see what was
+    -- committed since it began (REPEATABLE READ), PostgreSQL raises a serialization failure here.
     INSERT INTO outbox_inbox (consumer, message_id) VALUES ('', message_id::text)
     ON CONFLICT ON CONSTRAINT outbox_inbox_pkey DO UPDATE SET received_at = excluded.received_at;
     SELECT (m.event_type, m.aggregate_type, m.aggregate_id, m.destination, m.key, m.payload, m.content_type,
@@ -130,16 +129,16 @@ BEGIN
 END
 $$;
 
--- Takes messages back that are not on their way; returns those that it took. One that is just being claimed is skipped,
--- not waited for: see outbox_discard.
+-- Cancels messages that are not on their way, and returns their ids. A message that is just being taken is skipped, not waited for:
+-- see outbox_discard.
 CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
   SELECT * FROM outbox_discard(ids, true, NULL, '{"what": "cancelled"}', 'cancelled', 'it was taken back before it was delivered')
 $$;
 
--- How many messages publish workers could send now: those that are due, and those already in their hands. Of one
--- destination, or of all; but of a thousand at most, since a writer can name any number. Not those of a paused destination, nor
--- those behind another message of their key; and one message of a destination that is out of reach, since one tries it. Counts
--- each destination up to `most`, by indexes, so a backlog of millions costs no more.
+-- How many messages workers could send now: those that are due, and those that they are sending. Of one destination, or of all, but
+-- of a thousand destinations at most, because a writer can name any number. Messages behind another one of their key do not count, nor
+-- those of a paused destination; of a destination whose circuit is open one message counts, because one tries it. Each destination is
+-- counted up to `most`, by indexes, so a backlog of millions costs no more.
 CREATE FUNCTION outbox_backlog(destination text DEFAULT NULL, most integer DEFAULT 10000) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$

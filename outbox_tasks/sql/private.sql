@@ -1,8 +1,8 @@
 -- Nobody but the owner has rights on the tables until the owner grants some. Part of schema.sql.
 
 CREATE FUNCTION outbox_private(made regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
--- Takes away the rights that the default privileges of the schema gave others on a new table, view or sequence. Supabase has
--- such privileges for everybody.
+-- Takes away the rights that default privileges gave to other roles on a new table, view or sequence. Supabase has such privileges
+-- for everybody.
 DECLARE
   other text;
 BEGIN

@@ -1,22 +1,24 @@
--- The tables of an outbox. A row's table says what it is for:
+-- The tables of an outbox.
 --
---   messages   what was said: written once, never changed. A day's messages are one partition.
---   ready      what is due, or has just been written: a claim or a drain takes it from here
---   waiting    what is due later and has no key: a scheduled message, or one that failed
---   held       the same with a key, and what is behind another message of its key: see outbox_keys
---   leases     what is in somebody's hands, one row a single or a batch
---   runs       supervised tasks that a broker has, or a worker runs
---   dead       dead letters
---   journal    what was settled, one row a batch. A message was sent if the journal says so.
---   trouble    what happened to messages that did not arrive at once: attempts, errors, history
+-- outbox_messages has what was published: a message is written once and never changed. Where it is in its life, a narrow row in one
+-- of these tables says:
 --
--- A message at work is in exactly one of: ready, waiting, held, leases, runs, dead. Then it leaves for the journal.
--- So of all messages, each is in the journal or at work: `look/books.sql` counts both sides.
+--   ready      It is due, or has just been written. Claims and drains take messages from here.
+--   waiting    It is due later and has no key: it is scheduled, or it failed and will be tried again.
+--   held       It has a key, and is due later, or stands behind another message of its key: see outbox_keys.
+--   leases     Somebody has it: its single is in the broker's queue, or a worker sends it. A batch is one row.
+--   runs       It is a supervised task, which the tasks' broker has, or a worker runs.
+--   dead       It is a dead letter: nobody sends it any more, unless a person redrives it.
+--   journal    It has ended: it was sent or discarded. A batch is one row.
+--
+-- A message at work is in exactly one of the first six; then it leaves for the journal. So each message is at work or in the
+-- journal: `look/books.sql` counts both sides. outbox_trouble has one more row for each message that did not arrive at once: its
+-- attempts, its last error, its history.
 --
 -- Run it in psql:  psql -v schema=public -f schema.sql
 
 -- Functions keep this path. PostgreSQL looks into pg_catalog before it, and pg_temp is the last: nobody can put a function
--- or a table of his own in the place of PostgreSQL's or ours.
+-- or a table of their own in the place of PostgreSQL's or ours.
 SET LOCAL search_path = :schema, pg_temp;
 
 CREATE FUNCTION outbox_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
@@ -32,7 +34,7 @@ $$;
 -- the first number of the next partition. So writers need no clock, and never lack a partition.
 CREATE SEQUENCE outbox_seq;
 
--- The checks are for whoever writes. A claim, an index or a page reads what they bound, of many rows at a time.
+-- The checks bound what a writer can put into a row: claims, indexes and pages read many rows at a time.
 CREATE TABLE outbox_messages (
   seq            bigint PRIMARY KEY,
   id             uuid NOT NULL DEFAULT outbox_uuid7(),
@@ -51,19 +53,20 @@ CREATE TABLE outbox_messages (
 ) PARTITION BY RANGE (seq);
 
 CREATE INDEX outbox_messages_id ON outbox_messages (id);
--- Costs writers nothing that can be measured: it has one entry for 32 pages, made once these are full. It says in which of
--- these pages an aggregate id or a key is not: see outbox_about.
+-- Finds messages by aggregate id or key: see outbox_about. It has one entry for 32 pages, made once these are full, and costs writers
+-- nothing that can be measured.
 CREATE INDEX outbox_messages_about ON outbox_messages USING brin (aggregate_id text_bloom_ops, key text_bloom_ops)
 WITH (pages_per_range = 32, autosummarize = on);
 
 CREATE TABLE outbox_messages_0 PARTITION OF outbox_messages FOR VALUES FROM (0) TO (4294967296);
 
--- Narrow rows: taking one out costs little. A claim reads a lane from where it was before (see claim/take_free.sql), so the
--- rows that are gone, and that an old snapshot keeps, are not read again.
+-- Ready: messages that are due or new. The rows are narrow, so to take one out costs little. Each process reads a destination from
+-- where it was before (see claim/take_free.sql): it does not read again the rows that are gone, and that an old snapshot keeps.
+-- A new message with a key comes here even if it is scheduled: the take finds its place behind others of its key.
 CREATE TABLE outbox_ready (
   seq         bigint NOT NULL,
-  xid         xid8 NOT NULL DEFAULT pg_current_xact_id(),
-  since       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- since when it is due; with a key it may be due later
+  xid         xid8 NOT NULL DEFAULT pg_current_xact_id(),      -- the transaction that wrote the row
+  since       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- since when it is due
   size        integer NOT NULL,                                -- bytes of the payload
   attempts    smallint NOT NULL DEFAULT 0,
   priority    smallint NOT NULL DEFAULT 0,
@@ -79,9 +82,10 @@ CREATE TABLE outbox_ready (
 CREATE INDEX outbox_ready_lanes ON outbox_ready (destination, priority, xid, seq) WHERE key IS NULL AND NOT alone;
 CREATE INDEX outbox_ready_alone ON outbox_ready (destination, seq) WHERE alone;
 CREATE INDEX outbox_ready_keys ON outbox_ready (destination, seq) WHERE key IS NOT NULL;
--- Costs writers next to nothing, and finds a single message.
+-- Finds one message, and costs writers next to nothing.
 CREATE INDEX outbox_ready_seq ON outbox_ready USING brin (seq) WITH (pages_per_range = 16, autosummarize = on);
 
+-- Waiting: messages without a key that are due later. claim/wake.sql moves them to ready when their wait is over.
 CREATE TABLE outbox_waiting (
   seq         bigint PRIMARY KEY,
   due         timestamptz NOT NULL,
@@ -93,6 +97,8 @@ CREATE TABLE outbox_waiting (
 CREATE INDEX outbox_waiting_due ON outbox_waiting (due);
 CREATE INDEX outbox_waiting_destination ON outbox_waiting (destination, due);
 
+-- Held: messages with a key that must wait, for their time or for another message of their key. They are taken from here, the first
+-- of each key first.
 CREATE TABLE outbox_held (
   destination text NOT NULL,
   key         text NOT NULL,
@@ -105,31 +111,31 @@ CREATE TABLE outbox_held (
 );
 CREATE INDEX outbox_held_seq ON outbox_held USING brin (seq) WITH (pages_per_range = 16, autosummarize = on);
 
--- The busy keys. A key without a row is free, and nothing of it is held. There are three cases:
---   token is set        a lease with this token has messages of the key, or a supervised task of it has not ended. Then due is
---                       infinity, unless a message was redriven meanwhile
---   due has passed      the key is free, and messages of it are held: the next take has them. It is -infinity if an application
---                       freed the key: nobody knows when it commits that, and takes don't look again at what was free long ago
---   due is later        its first message waits: for another attempt, for its time, or for ever (infinity), behind a dead
---                       letter that a person must look at
--- Only a take (see keys.sql) sets a token. Whoever ends a lease removes the rows with its token, and inserts those again,
--- without a token, of which something is held.
+-- The busy keys. A key without a row is free, and nothing of it is held. A key with a row is in one of three cases:
+--   1. token is set. A lease with this token has messages of the key, or a supervised task of the key has not ended. Then due is
+--      infinity, unless a message was redriven meanwhile.
+--   2. No token, and due has passed. The key is free, and messages of it are held: the next take has them. due is -infinity if an
+--      application freed the key. It may commit that much later, and takes do not look again at keys that became free long ago.
+--   3. No token, and due is later. The first message of the key waits: for another attempt, for its time, or (infinity) behind a
+--      dead letter that a person must look at.
+-- Only a take (see keys.sql) sets a token. The settle that ends a lease deletes the rows with its token, and inserts a row without
+-- a token for each key of which something is held.
 CREATE TABLE outbox_keys (
   destination text NOT NULL,
   key         text NOT NULL,
   token       uuid,
   due         timestamptz NOT NULL DEFAULT clock_timestamp(),
   more        boolean NOT NULL DEFAULT false,  -- something may be held of it
-  first       bigint NOT NULL DEFAULT 0,       -- nothing with a lower number is held, or holds it up: what is gone is not read again
+  first       bigint NOT NULL DEFAULT 0,       -- no message with a lower number is held or a dead letter: reading begins here
   PRIMARY KEY (destination, key)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX outbox_keys_free ON outbox_keys (destination, due) WHERE token IS NULL;
 
--- There are two kinds of leases:
---   of a single         it has one message, and its task is in the broker's queue. begun_at is null until its send begins.
---   of a drain's batch  its send has begun as it was taken
--- When a lease runs out, its messages are due again. A lease that was given back, because its destination gets nothing now,
--- has no holder.
+-- Leases: who may send which messages, and until when. The token is the fence: who begins or settles must name it. There are two
+-- kinds of leases:
+--   1. Of a single: it has one message, whose task is in the broker's queue. begun_at is null until its send begins.
+--   2. Of a drain's batch: its send has begun as it was taken.
+-- When a lease runs out, its messages are due again (claim/expire.sql). A lease that was given back before its send has no holder.
 CREATE TABLE outbox_leases (
   token        uuid PRIMARY KEY,
   locked_until timestamptz NOT NULL,
@@ -138,11 +144,11 @@ CREATE TABLE outbox_leases (
   holder       text,                  -- the process that claimed it, or sends it
   seqs         bigint[] NOT NULL CHECK (cardinality(seqs) BETWEEN 1 AND 1000)  -- they come back as a whole
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
--- To compress what is gone in a moment takes longer than all else that a lease costs.
+-- Not compressed: the row is gone in a moment, and compression would take longer than all else that a lease costs.
 ALTER TABLE outbox_leases ALTER seqs SET STORAGE EXTERNAL;
 CREATE INDEX outbox_leases_end ON outbox_leases (locked_until);
 
--- The drains that were asked for, or are at work. One that was killed keeps its slot until `until`.
+-- The slots of drains that were asked for, or are at work. A drain that was killed keeps its slot until `until`.
 CREATE TABLE outbox_drains (
   destination text NOT NULL,
   slot        smallint NOT NULL,
@@ -152,6 +158,8 @@ CREATE TABLE outbox_drains (
   PRIMARY KEY (destination, slot)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
+-- Runs: supervised tasks. A task is handed over once the tasks' broker has it, and running once a worker has begun it. Until its
+-- end is known, its key is busy. After `locked_until` it counts as lost, and is due again.
 CREATE TABLE outbox_runs (
   seq          bigint PRIMARY KEY,
   state        text NOT NULL CHECK (state IN ('handed over', 'running')),
@@ -170,10 +178,11 @@ CREATE INDEX outbox_runs_states ON outbox_runs (destination, state, locked_until
 CREATE INDEX outbox_runs_id ON outbox_runs (id);
 CREATE INDEX outbox_runs_keys ON outbox_runs (destination, key) WHERE key IS NOT NULL;
 
+-- Dead letters: messages that are not sent any more, until a person redrives or discards them.
 CREATE TABLE outbox_dead (
   seq         bigint PRIMARY KEY,
   dead_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-  kin         text NOT NULL,  -- dead letters that died of the same: see outbox_error_group
+  kin         text NOT NULL,  -- dead letters with the same error have the same kin: see outbox_error_group
   destination text NOT NULL,
   key         text
 );
@@ -181,18 +190,20 @@ CREATE INDEX outbox_dead_at ON outbox_dead (destination, dead_at, seq);
 CREATE INDEX outbox_dead_kin ON outbox_dead (kin, dead_at, seq);
 CREATE INDEX outbox_dead_keys ON outbox_dead (destination, key, seq) WHERE key IS NOT NULL;
 
+-- What happened to messages that did not arrive at once.
 CREATE TABLE outbox_trouble (
   seq      bigint PRIMARY KEY,
-  attempts integer NOT NULL DEFAULT 0,  -- sends that failed, or whose end nobody knows; at most 30000
-  spared   integer NOT NULL DEFAULT 0,  -- of these, those that don't count against max_attempts
+  attempts integer NOT NULL DEFAULT 0,  -- sends that failed, or whose end is unknown; at most 30000
+  spared   integer NOT NULL DEFAULT 0,  -- how many of these attempts do not count against max_attempts
   outages  integer NOT NULL DEFAULT 0,  -- sends in a row that met a destination out of reach
-  unheard  smallint NOT NULL DEFAULT 0, -- how often in a row it was handed over, and nobody began it
+  unheard  smallint NOT NULL DEFAULT 0, -- how often in a row it was handed over and no worker began it
   since    timestamptz,                 -- it was redriven then: from there its age counts
   code     text,
   error    text,
   history  jsonb NOT NULL DEFAULT '[]'
 ) WITH (fillfactor = 70);
 
+-- The journal: messages that have ended, one row a batch. A message was sent if the journal says so.
 CREATE TABLE outbox_journal (
   first  bigint NOT NULL,          -- the lowest number: it names the day
   at     timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -207,7 +218,7 @@ CREATE TABLE outbox_journal_0 PARTITION OF outbox_journal FOR VALUES FROM (0) TO
 
 \ir writers.sql
 
--- Frees a key whose owner has ended, from `due` on: a run, or a dead letter that is gone.
+-- Frees a key, from `due` on: the run that had it has ended, or the dead letter that held it up is gone.
 CREATE FUNCTION outbox_free(target text, freed text, due timestamptz DEFAULT '-infinity') RETURNS void LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT AS $$
   WITH gone AS (
@@ -217,12 +228,12 @@ SET search_path FROM CURRENT AS $$
   SELECT target, freed, least(outbox_free.due, gone.due), true, first FROM gone WHERE more OR outbox_free.due > clock_timestamp()
 $$;
 
--- Whether a message with this last error may have killed a worker or failed its batch: then it is sent by itself.
+-- Whether a message with this last error is sent by itself: it may have killed a worker, or made its batch fail.
 CREATE FUNCTION outbox_goes_alone(code text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT coalesce(code IN ('unsettled', 'failed_together', 'failed_alone'), false)
 $$;
 
--- One more entry in the list of what happened to a message. Of a long one the first and the last entries are kept.
+-- The history of a message with one more entry. Of a history with 30 entries the last one is replaced.
 CREATE FUNCTION outbox_noted(history jsonb, entry jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT CASE WHEN jsonb_typeof(history) IS DISTINCT FROM 'array' THEN jsonb_build_array(jsonb_strip_nulls(entry))
               WHEN jsonb_array_length(history) < 30 THEN history || jsonb_strip_nulls(entry)
@@ -239,7 +250,7 @@ RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
       '(0[xX])?[0-9a-fA-F]*[0-9][0-9a-fA-F]*', '<n>', 'g'))), 12)
 $$;
 
--- One row for a destination that is or was in trouble, is paused, or has a rate; the others need none.
+-- A destination that is or was in trouble, is paused, or has a rate. Other destinations have no row.
 CREATE TABLE outbox_destinations (
   name         text PRIMARY KEY,
   failures     integer NOT NULL DEFAULT 0,  -- sends in a row that found it out of reach: see traffic/tripped.sql
@@ -254,7 +265,7 @@ CREATE TABLE outbox_destinations (
   paused_at    timestamptz,      -- by a person
   paused_by    text,
   paused_why   text,
-  allowance    double precision, -- what may be claimed, as of metered_at
+  allowance    double precision, -- how many messages its rate allowed at metered_at
   metered_at   timestamptz
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
@@ -276,7 +287,7 @@ CREATE TABLE outbox_limits (
                       ELSE false END)
 );
 
--- Who is alive, and when what must happen now and then happened last.
+-- Which processes are alive, and when what must happen regularly happened last.
 CREATE TABLE outbox_heartbeats (
   name    text PRIMARY KEY,
   kind    text NOT NULL,
@@ -289,9 +300,10 @@ CREATE FUNCTION outbox_is_shut(target text) RETURNS boolean LANGUAGE sql STABLE 
   SELECT EXISTS (SELECT FROM outbox_destinations d WHERE d.name = target AND (d.paused_at IS NOT NULL OR d.opened_at IS NOT NULL))
 $$;
 
--- Messages as those hold them who send them, in the order of their numbers. attempts: sends before this one; newer: it has failed,
--- and a newer message of its key replaces it; age: seconds since it was due; payload: null if it has more bytes than `largest`. Not stable, because a statement that has just
--- taken messages could not see those that were written after it began.
+-- Messages that were taken, with all that their send needs, in the order of their numbers. attempts: sends before this one; newer:
+-- it has failed, and a newer message of its key replaces it; age: seconds since it was due; payload: null if it has more bytes than
+-- `largest`. The function is not stable: the statement that has taken the messages could not see those that were written after it
+-- began.
 CREATE FUNCTION outbox_in_hand(taken bigint[], largest integer) RETURNS TABLE (
   seq bigint, id text, event_type text, destination text, key text, size integer, payload bytea, content_type text, headers jsonb,
   aggregate_type text, aggregate_id text, created_at float, attempts integer, spared integer, latest boolean, newer boolean, age float
@@ -312,7 +324,7 @@ $$;
 
 \ir keys.sql
 
--- The first destination between two names of which something is due (high is null: beyond `low`).
+-- The first destination of which something is due, between the names `low` and `high` (null: any name after `low`).
 CREATE FUNCTION outbox_next_destination(low text, high text) RETURNS text LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- What people see of an outbox. Part of schema.sql.
+-- The views of an outbox. Part of schema.sql.
 
 -- A payload as text, if it is text; else its bytes, as \x…
 CREATE FUNCTION outbox_readable(payload bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
@@ -9,7 +9,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- What was stored with a task, for statements that look at many rows: one that can't be read must not stop them.
+-- The envelope that was stored with a task. One that can't be read is empty: it must not stop a statement that reads many rows.
 CREATE FUNCTION outbox_envelope(stored text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
   RETURN replace(stored, '\u0000', '\ufffd')::jsonb;  -- a jsonb has no NUL

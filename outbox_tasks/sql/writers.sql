@@ -6,11 +6,11 @@ BEGIN ATOMIC
   SELECT nextval('outbox_seq'::regclass);
 END;
 
--- The order of messages that share a key is that of their numbers. A transaction that writes some leaves a mark, to be
--- seen in pg_locks until it ends: the class of the key, and the last number that was given out before. What has a
--- higher number is not claimed meanwhile, or it could overtake what is not yet committed. The locks are shared ones:
--- writers never wait for each other, in whatever order they write. Past 32 of them one mark stands for all keys: the
--- table of locks has its limits. A mark is 7 bits for this outbox, 16 for the class, and the lower 40 of the number.
+-- Messages that share a key are sent in the order of their numbers, and a transaction that commits late must not be overtaken. So a
+-- transaction that writes messages with keys leaves marks, which pg_locks shows until it ends: for each class of keys the last number
+-- that was given out before. Messages of that class with a higher number are not taken meanwhile. The locks are shared ones: writers
+-- never wait for each other, in whatever order they write. A transaction with more than 32 marks gets one for all keys, because the table
+-- of locks has its limits. A mark is 7 bits for this outbox, 16 for the class, and the lower 40 of the number.
 CREATE FUNCTION outbox_all_keys() RETURNS bigint LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
   SELECT ('outbox_seq'::regclass::oid::bigint & 127) << 16;
@@ -50,9 +50,10 @@ BEGIN
 END
 $$;
 
--- The marks of open writers: messages with keys are numbered up to `high`; of a class of keys that has marks, only those up to
--- the lowest `floor` of these may be taken. The number is read before the marks: who leaves a mark later gets higher numbers, so
--- a mark with a higher one is not heeded. Of a mark there are 40 bits: a transaction may be open over 127 turns of the day.
+-- The marks of open writers. Messages are numbered up to `high`; of a class of keys that has marks, only messages up to the lowest
+-- `floor` of these may be taken. The number is read before the marks: a writer that leaves a mark after that gets higher numbers, so a
+-- mark with a higher number than `high` does not count. A mark has 40 bits of a number: a transaction may be open over 127 turns of the
+-- day.
 CREATE FUNCTION outbox_open_writers(OUT high bigint, OUT classes bigint[], OUT floors bigint[]) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -75,10 +76,10 @@ RETURNS boolean LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     WHERE seq > mark.floor AND mark.class IN (outbox_all_keys(), outbox_key_class(destination, key)))
 $$;
 
--- What writers call has the rights of its owner: they need no right on a table, and can neither read nor change what
--- others wrote. It also keeps its plans for the session, where a driver prepares nothing.
+-- The functions that writers call have the rights of their owner: writers need no right on a table, and can neither read nor change
+-- what others wrote. The functions also keep their plans for the session, where a driver prepares nothing.
 
--- Writes one message: see write/publish_one.sql. Each variable costs a transaction's first call about 2 µs.
+-- Writes one message: see write/publish_one.sql. Each variable makes a transaction's first call about 2 µs slower.
 CREATE FUNCTION outbox_write_one(
   id uuid, event_type text, destination text, payload bytea, content_type text, headers jsonb, key text,
   aggregate_type text, aggregate_id text, priority smallint, latest boolean, deliver_at timestamptz, delay float

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import func, insert, update
+from sqlalchemy import func, insert, text, update
 
 from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
 from outbox_tasks.operating import pauses
@@ -268,12 +268,18 @@ class TestTrying:
         assert run(store, Destination(Outcome.sent()), [single]) == [Step.SENT]
         assert state(store) == "closed"
 
-    def test_if_nothing_is_due_the_next_message_may_probe_at_once(self, store: Store, rows: Rows) -> None:
+    @pytest.mark.parametrize("seems_due", [False, True])
+    def test_if_nothing_is_due_the_next_message_may_probe_at_once(
+        self, store: Store, rows: Rows, seems_due: bool
+    ) -> None:
         rows.insert(3)
         open_it(store, rows)
         rows.change(locked_until=seconds_from_now(1000))
         with rows.engine.begin() as connection:
             connection.execute(update(rows.tables.destinations).values(pause_until=seconds_from_now(-1)))
+            if seems_due:  # a key became free of which nothing is left
+                schema = store.settings.database_schema
+                connection.execute(text(f"INSERT INTO {schema}.outbox_keys (destination, key) VALUES ('orders', 'a')"))
         assert claimed(store) == []
         rows.insert(1)
         assert len(claimed(store)) == 1

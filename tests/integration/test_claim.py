@@ -172,9 +172,24 @@ def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_oth
         connection.execute(text(slow))
     rows.insert(20)
     look()
-    left = [single for single in sent[4:20] if begin(store, single)]
-    assert left == []  # what waited in the queue was given back
+    assert not [single for single in sent[4:20] if begin(store, single)]  # what waited in the queue was given back
     assert len(sent) - 20 <= 3
+
+
+def test_destinations_share_the_room_in_the_publish_queue(new_store: MakeStore, rows: Rows) -> None:
+    store = new_store(singles="all", destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
+    for name in store.settings.destinations:
+        rows.insert(QUEUED_AT_MOST - 50, destination=name)
+    assert len(claimed(store)[0]) == QUEUED_AT_MOST
+
+
+def test_what_was_taken_back_is_told_once(store: Store, rows: Rows) -> None:
+    rows.insert()
+    claimed(store)
+    rows.change(locked_until=seconds_from_now(-1))
+    store.keep_house(at_once=True)
+    expired = [claim(store, lambda *_: None, lambda: 0, Pace(["orders"])).expired for _ in range(2)]
+    assert expired == [{("orders", "lease_expired"): 1}, {}]
 
 
 def test_a_broker_that_refuses_leaves_no_lease_and_no_slot(new_store: MakeStore, rows: Rows) -> None:
@@ -239,3 +254,10 @@ def test_a_drain_takes_no_more_than_the_rate_allows(new_store: MakeStore, rows: 
     began = time.monotonic()
     taken = sum(len(take_batch(store).messages) for _ in range(5))
     assert 20 <= taken <= 20 + 20 * (time.monotonic() - began) + 1
+
+
+def test_a_drain_puts_back_what_its_batch_did_not_need(new_store: MakeStore, rows: Rows) -> None:
+    store = new_store(destinations={"orders": {"url": "redis+stream://localhost/0/x", "rate_limit": 20}})
+    for count in (1, 15):
+        rows.insert(count)
+        assert len(take_batch(store).messages) == count

@@ -149,6 +149,19 @@ class TestJudge:
         verdict = rules.judge(TEN_ATTEMPTS, message(attempts, spared=spared), FAILED, by_celery=True)
         assert (verdict.step is Step.DEAD) is dead
 
+    @pytest.mark.usefixtures("no_jitter")
+    def test_waits_grow_over_rounds_by_the_attempts_that_count_and_in_an_outage_by_all(self) -> None:
+        """Eight attempts met an outage before: then the first failure of the message itself is its first one."""
+        spared = [message(attempts, spared=8) for attempts in (9, 10, 11)]
+        together = Outcome.unforeseen("odd", together=True)
+        for outcome in (FAILED, together):
+            waits = [rules.judge(TEN_ATTEMPTS, each, outcome, by_celery=True).wait for each in spared]
+            assert waits == [1, 2, 4]
+        away = Outcome.outage("away", "gone")
+        rounds = [message(attempts, spared=attempts - 1) for attempts in (1, 2, 3, 11)]
+        waits = [rules.judge(TEN_ATTEMPTS, each, away, by_celery=True).wait for each in rounds]
+        assert waits == [1, 2, 4, TEN_ATTEMPTS.breaker_pause_max]
+
     @pytest.mark.parametrize("attempts", [1, 10, 99])
     def test_an_outage_is_never_the_end(self, attempts: int) -> None:
         verdict = judge(TEN_ATTEMPTS, attempts, Outcome.outage("away", "gone"))

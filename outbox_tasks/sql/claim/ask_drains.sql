@@ -1,6 +1,8 @@
--- Reserves slots for drains. share: JSON rows of destination, slots (at most so many at work), and wanted (at most so many more);
--- holder: of a drain that begins now; null: their tasks are still to be sent. hold: seconds for which a drain has its slot.
--- Returns the destination, the token and the number of each slot.
+-- Reserves slots for drains, which keep them for `hold` seconds. Slots whose time is over are free.
+--
+-- share: JSON rows of destination, slots (so many may be taken in all), and wanted (so many more are to be reserved); holder: the
+-- process of a drain that begins now; null: the tasks of the drains are still to be sent. Returns the destination, token and number of
+-- each slot.
 WITH share AS (
   SELECT * FROM json_to_recordset(:share::json) AS s(destination text, slots integer, wanted integer)
 ), free AS (

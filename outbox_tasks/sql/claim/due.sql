@@ -1,11 +1,15 @@
--- The destinations of which something is due, and how much: free (without a key), alone, fresh and held (with keys), each counted
--- up to `most`; what else a claim asks of them: drains (at work, or asked for), shut (paused, or its circuit is open), probe (its
--- circuit is open, and a message may try now); and the lowest allowed number of the sends (allowance). Its cost grows with the
--- destinations of which something is due, not with all that are configured.
+-- The destinations of which something is due, and how much of each kind, counted up to `most`:
+--   free    messages without a key
+--   alone   messages that are sent by themselves
+--   fresh   new messages with a key
+--   held    held messages whose key is free
+-- And what else a claim needs to know: drains (how many slots are taken), shut (it is paused, or its circuit is open), probe (its
+-- circuit is open, and a message may try it now). The cost grows with the destinations of which something is due, not with all that
+-- are configured.
 --
--- known: those that this process has served lately, as JSON rows of destination; start, free_since: as outbox_take_new and
--- outbox_take_held have them; and span: as take_free.sql has it. Others are looked for between these names, so that rows which are
--- gone, and which an old snapshot keeps, are not read again: up to `others` of them, beyond the name `past`.
+-- known: JSON rows of the destinations that this process has served lately: destination; start and free_since, as outbox_take_new
+-- and outbox_take_held have them; span, as take_free.sql has it. Other destinations are looked for between these names, up to
+-- `others` of them, after the name `past`. So rows that are gone, and that an old snapshot keeps, are not read again.
 WITH RECURSIVE known AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:known::json) AS k(destination text, start bigint, free_since timestamptz, span json)
 ), gap AS (

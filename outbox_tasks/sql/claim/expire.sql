@@ -1,9 +1,12 @@
--- Takes back leases that have run out. If the send had begun, nobody knows how it ended: the attempt counts, and each message
--- goes alone from then on. Each message says what happened, unless its lease was given back.
+-- Takes back leases that have run out: their messages are due again. There are three cases:
+--   1. The send had begun. It may have arrived: the attempt counts, the message gets the error `unsettled`, and is sent by itself
+--      from now on.
+--   2. The send had not begun. The message gets a note, and spends no attempt.
+--   3. The lease was given back: it has no holder. The message gets no note.
 --
--- most: how many leases; messages: how many these may have together, but one lease is taken back in any case; since: an
--- earlier look found that no lease ends before. Returns destination and cause of each message; and one row with neither, which says
--- when this looked (at), and how many leases it took back (leases).
+-- most: how many leases; messages: how many messages these may have together, but one lease is taken back in any case; since: no
+-- lease ends before. Returns destination and cause of each message; and one row with neither: when this looked (at), and how many
+-- leases it took back (leases).
 WITH over AS MATERIALIZED (
   SELECT ctid AS at, locked_until, cardinality(seqs) AS count FROM :schema.outbox_leases
   WHERE locked_until <= now() AND locked_until >= :since::timestamptz

@@ -1,5 +1,4 @@
--- Gives back the singles of these destinations that wait in the broker's queue for their first send: their messages are due again.
--- destinations.
+-- Gives back the singles of these `destinations` that wait in the broker's queue for their first send: their messages are due again.
 UPDATE :schema.outbox_leases l SET locked_until = now(), holder = NULL
 WHERE l.token IN (
   SELECT token FROM :schema.outbox_leases l

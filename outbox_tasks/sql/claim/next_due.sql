@@ -1,4 +1,4 @@
--- In how many seconds the next wait is over, if that is within `ahead` seconds; else null.
+-- In how many seconds the next message is due, if that is within `ahead` seconds; else null. destinations: whose keys are looked at.
 SELECT date_part('epoch', min(due)) - date_part('epoch', clock_timestamp())
 FROM (
   (SELECT due FROM :schema.outbox_waiting

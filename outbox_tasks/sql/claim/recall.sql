@@ -1,6 +1,8 @@
--- Ends the leases of a process that is gone (null: of all) that were not begun, and those that it has begun: the next
--- claim finds them. A retry waits until its time. Frees the slots of its drains, too; or those of all that were only asked for.
--- gone; hold: seconds that a lease is granted beyond a wait. Returns how many messages the leases had.
+-- Ends leases that nobody will use; the housekeeping of the next claim finds them. There are two cases:
+--   1. gone is a process that has ended: its leases end, and the slots of its drains.
+--   2. gone is null: the broker has lost its queues. All leases of singles that have not begun end, and the slots of all drains that
+--      have not begun. A single that waits for Celery's retry is due at the time of that retry.
+-- hold: seconds of a lease beyond the wait for a retry. Returns how many messages the leases had.
 WITH slots AS (
   UPDATE :schema.outbox_drains d SET until = now()
   WHERE d.holder = :gone::text OR :gone IS NULL AND d.holder IS NULL

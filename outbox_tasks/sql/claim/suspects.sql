@@ -1,6 +1,6 @@
--- After the database has lost what was committed last (a failover, a restore, a crash): notes on messages that are due that they
--- may have been delivered, since it may know neither the take nor the send. code, error: what happened; most: how many. Returns how
--- many there were.
+-- After the database has lost its last commits (a failover, a restore, a crash): notes on messages that are due that they may have
+-- been delivered, because the take and the settle of a send may be lost. A message that has an error keeps it. code, error: what
+-- happened; most: how many messages. Returns how many got the note.
 WITH due AS (
   (SELECT r.seq FROM :schema.outbox_ready r WHERE r.since <= now() ORDER BY r.seq LIMIT :most::integer)
   UNION ALL

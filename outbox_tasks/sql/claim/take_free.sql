@@ -1,11 +1,13 @@
--- Takes due messages without a key as a drain's batch: leases them, their send begins, and they are returned.
+-- Takes due messages without a key as a drain's batch, in one statement: it leases them, begins their send, and returns them.
+-- There are three cases. 1. The destination is shut: nothing is taken. 2. A message must be sent by itself: it is the whole batch.
+-- 3. Else the batch has up to `most` messages with up to `bytes` of payload in all, but one message in any case; the priorities get
+-- shares of it by their weights.
 --
--- destination; span: JSON rows of priority, weight, and which part of the lane to look at: what comes after (xid, seq), up to the
--- transaction `until`. A process goes on where it was before, and looks once at what was written by transactions that were open
--- then. most; bytes: of all payloads; largest: bytes of a payload that is returned; token, holder, hold: of the lease. A message that goes alone is a batch of its own. Nothing
--- is taken of a destination that is shut. A row without a number says how far this got: the snapshot in which it looked, how many
--- messages it looked at, and of each priority the last one that it took (reached); as `id` since when the server counts, because a
--- crash begins that anew; as `latest` whether the destination is shut.
+-- destination; token, holder, hold: of the lease; largest: a payload with more bytes is not returned; span: which part of each lane
+-- to look at, as JSON rows of priority, weight, and what comes after (xid, seq) up to the transaction `until`. A process goes on where
+-- it was before, and looks once at each transaction that was open then: see relay/store/lanes.py.
+-- The last row has no number. It says how far the take got: snapshot; looked (at how many messages); reached (of each priority the last
+-- message that it took); latest: whether the destination is shut; id: since when the server counts, because a crash begins that anew.
 WITH alone AS MATERIALIZED (
   SELECT r.ctid AS at FROM :schema.outbox_ready r
   WHERE r.destination = :destination::text AND r.alone AND NOT (SELECT :schema.outbox_is_shut(:destination))

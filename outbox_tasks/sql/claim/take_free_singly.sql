@@ -1,9 +1,8 @@
 -- Takes due messages without a key singly, of several destinations: each gets a lease of its own, and its send has not begun.
 --
--- share: JSON rows of destination; most; token: of the probe of a destination whose circuit is open; then of its first 100
--- messages one that has never failed goes first; and span: as for take_free.sql. holder, hold: of the leases.
--- Returns the messages without their payloads; and a row without a number, with the snapshot in which this
--- looked (at), and as `id` since when the server counts.
+-- share: JSON rows of destination; most; span, as for take_free.sql; and token: of the probe of a destination whose circuit is open.
+-- Then of its first 100 messages one that has never failed goes first. holder, hold: of the leases. Returns the messages without their
+-- payloads. The last row has no number: at is the snapshot in which this looked, and id says since when the server counts.
 WITH share AS MATERIALIZED (
   SELECT *, CASE WHEN token IS NULL THEN most ELSE 100 END AS reach
   FROM json_to_recordset(:share::json) AS s(destination text, most integer, token uuid, span json)

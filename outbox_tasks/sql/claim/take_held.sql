@@ -1,4 +1,4 @@
--- Takes what is held of free keys, as a drain's batch: see outbox_take_held. largest: bytes of a payload that is returned.
+-- Takes held messages of free keys as a drain's batch: see outbox_take_held. largest: a payload with more bytes is not returned.
 WITH taken AS MATERIALIZED (
   SELECT * FROM :schema.outbox_take_held(:destination::text, :token::uuid, true, :holder::text, :hold::float, :most::integer,
                                          :run::integer, :bytes::bigint, :free_since::timestamptz, :blocks::boolean)

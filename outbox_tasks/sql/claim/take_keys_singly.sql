@@ -1,8 +1,8 @@
 -- Takes messages with keys singly, of several destinations: see outbox_take_held and outbox_take_new.
 --
--- share: JSON rows of destination; held, fresh: how many of each kind; token: of a probe; start, free_since, blocks; life: as
--- take_new.sql has it. holder, hold: of the leases. Returns the messages without their payloads; and rows without a number: see
--- the functions and take_new.sql.
+-- share: JSON rows of destination; held, fresh: how many messages of each kind; token: of a probe; start, free_since and blocks, as
+-- the functions have them; life, as take_new.sql has it. holder, hold: of the leases. Returns the messages without their payloads, and
+-- the rows without a number of the functions.
 WITH share AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:share::json)
     AS s(destination text, held integer, fresh integer, token uuid, start bigint, life text, free_since timestamptz, blocks boolean)

@@ -1,5 +1,7 @@
--- Takes new messages with keys, as a drain's batch: see outbox_take_new. life: since when the server counted as `start` was true;
--- a crash begins that anew, and undoes takes. A row without a number says where the next take may start, and as `id` the life.
+-- Takes new messages with keys as a drain's batch: see outbox_take_new. largest: a payload with more bytes is not returned.
+--
+-- life: since when the server counted as it said `start`. If that has changed, the server has crashed, which undoes takes: then this
+-- reads from the first message on. The last row has no number: next_start is where the next take may start, and id is the life.
 WITH taken AS MATERIALIZED (
   SELECT * FROM :schema.outbox_take_new(:destination::text, :token::uuid, true, :holder::text, :hold::float, :most::integer,
                                         :run::integer, :bytes::bigint,

@@ -1,9 +1,8 @@
--- Makes dead letters of messages that have been due for `grace` seconds for destinations that are not `known`. Writers may know of
--- a destination before the relay does.
+-- Makes dead letters of up to `most` messages that have been due for `grace` seconds for destinations that are not `known`. Writers may
+-- know of a destination before the relay does. Messages that are held are buried too, whatever their key waits for.
 --
--- past: this looks at the `look` destinations after this one, because a writer can name any number. most: so many messages are
--- buried. Returns them; and one row without a number, with the destination after which the next look begins (an empty text: at
--- the first one). No key's row stops what is behind: that is buried too.
+-- past: this looks at the `look` destinations after this name: a writer can name any number of them. Returns the messages. The last row
+-- has no number: its destination is the name after which the next look begins (an empty text: at the first name).
 WITH RECURSIVE place AS (
   SELECT :past::text AS destination, 0 AS n
   UNION ALL

@@ -1,4 +1,4 @@
--- Puts messages whose wait is over where a take finds them. most: how many. Returns how many there were.
+-- Moves up to `most` messages whose wait is over to where a take finds them. Returns how many there were.
 WITH due AS (
   DELETE FROM :schema.outbox_waiting w
   WHERE w.ctid = ANY (ARRAY(SELECT ctid FROM :schema.outbox_waiting WHERE due <= now() ORDER BY due LIMIT :most::integer

@@ -1,8 +1,8 @@
--- Lets the send of a single begin: the compare-and-set that decides who may send. Returns the message, or nothing: then somebody
--- else has it, its lease has run out, or its destination is shut and this lease is not its probe.
+-- Lets the send of a single begin: the compare-and-set that decides who may send. Returns the message. Nothing is returned in three
+-- cases: 1. Somebody else has the message, or has begun. 2. The lease has run out. 3. The destination is shut, and this lease is not its
+-- probe.
 --
--- token; destination; holder; hold: seconds that the send gets at least; largest: bytes of a payload
--- that is returned.
+-- token; destination; holder; hold: seconds that the send gets at least; largest: a payload with more bytes is not returned.
 WITH begun AS (
   UPDATE :schema.outbox_leases l
   SET begun_at = clock_timestamp(), holder = :holder::text,

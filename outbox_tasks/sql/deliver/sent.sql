@@ -1,7 +1,8 @@
--- Records that all messages of a lease were sent. Returns a row if the lease was still there, and whether more of its keys is due.
+-- Records that all messages of a lease were sent: the usual case, and the quickest. Returns a row if the lease was still there: whether
+-- more messages of its keys are due. Nothing is returned if the lease is gone or has other messages: then settle.sql decides.
 --
--- token; destination; keys: of its messages; count: how many messages it has. That the send has begun is not asked for: a crash
--- of the server may have undone that.
+-- token; destination; keys: of its messages; count: how many messages it has. Whether the send has begun is not asked: a crash of
+-- the server may have undone the begin.
 WITH done AS (
   DELETE FROM :schema.outbox_leases l
   WHERE l.token = :token::uuid AND l.destination = :destination::text AND cardinality(l.seqs) = :count::integer

@@ -1,17 +1,16 @@
--- Records what became of the messages of a lease, and ends it.
+-- Records what became of the messages of a lease, and ends the lease. For each message there are these cases, by its step:
+--   sent, discarded   It goes to the journal.
+--   dead              It is a dead letter, which holds up its key if `blocks`.
+--   retry             Celery sends it again soon: its lease goes on for `wait` seconds under a new token. Only a single can have this.
+--   later             It goes back to the table, and is due after `wait` seconds.
+--   outage            The same. The attempt is mostly spared: then it does not count against max_attempts.
+--   behind            It was not sent, because an earlier message of its key was not, or there was no time left. It is due now.
+--   handed            It is a supervised task, which must begin to run within `wait` seconds; that time doubles whenever it did not.
+--                     If a quick worker has begun it already, it is not in the lease any more, and its run has its key.
 --
--- token; destination; keys: of the messages; blocks: a dead letter holds up its key; patience: a message's outages in a row are
--- spared if they are fewer than this. verdict: JSON rows of seq, step, wait (seconds), attempt, code, error, and token (of a retry).
---   sent · dead · discarded
---   retry     again soon, by Celery: its lease goes on for `wait` seconds under a new token. Only a single can have this.
---   later     again after `wait` seconds, through the table
---   outage    the same, and the attempt is mostly spared: it does not count against max_attempts
---   behind    not sent: an earlier message of its key was not, or there was no time left
---   handed    a supervised task: it must begin to run within `wait` seconds, twice as long after each time it did not
--- A known last error stays if code is null. Returns the numbers of the messages that were still ours, and whether more of their
--- keys is due.
---
--- A message that a quick worker has begun to run is gone from the lease: then its run has its key.
+-- token; destination; blocks; patience: outages in a row of a message are spared if they are fewer; verdict: JSON rows of seq, step,
+-- wait (seconds), attempt, code, error, and token (of a retry). If code is null, the last error stays. Returns the numbers of the
+-- messages that were still in the lease, and whether more messages of their keys are due.
 WITH lease AS MATERIALIZED (
   SELECT l.* FROM :schema.outbox_leases l
   WHERE l.token = :token::uuid AND l.destination = :destination::text
@@ -22,9 +21,9 @@ WITH lease AS MATERIALIZED (
          coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder, now() + r.wait * interval '1 second' AS due,
          r.step, r.attempt, r.token, coalesce(r.code, t.code, 'attempts_exhausted') AS code, coalesce(r.error, t.error) AS error,
          least(r.attempt, 30000) - (r.step = 'behind')::integer AS attempts, coalesce(t.unheard, 0) AS unheard,
-         -- An outage says nothing about the message. But if the message has met more outages in a row than the destination,
-         -- others get through, and the message may be the cause. A failure of several messages together says nothing about
-         -- each of them: nobody knows which of them caused it.
+         -- An attempt is spared in two cases. 1. Several messages failed together: it is unknown which of them was the cause. 2. An
+         -- outage, which says nothing about the message. But if the message has met more outages in a row than the destination,
+         -- other messages get through, and this message may be the cause.
          coalesce(t.spared, 0) + (coalesce(r.code = 'failed_together', false) OR r.step = 'outage' AND (
            coalesce(t.outages, 0) + 1 < :patience::integer
            OR EXISTS (SELECT FROM :schema.outbox_destinations d
@@ -36,7 +35,7 @@ WITH lease AS MATERIALIZED (
     seq bigint, step text, wait float, attempt integer, code text, error text, token uuid)
   CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = r.seq LIMIT 1) AS m
   LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = r.seq LIMIT 1) AS t ON true
-), ours AS MATERIALIZED (  -- keeps: the key does not become free
+), ours AS MATERIALIZED (  -- keeps: a run or a retry still has the key
   SELECT * FROM (
     SELECT named.*, bool_or(step IN ('handed', 'retry') OR NOT ours) OVER (PARTITION BY key) AS keeps FROM named) AS n
   WHERE ours
@@ -86,7 +85,7 @@ WITH lease AS MATERIALIZED (
   WHERE k.destination = :destination AND k.key = ANY (ARRAY(SELECT DISTINCT key FROM ours WHERE key IS NOT NULL AND NOT keeps))
     AND k.token = :token
   RETURNING k.key, k.due, k.more, k.first
-), stopped AS (  -- keys of which something comes back, or is a dead letter that blocks
+), stopped AS (  -- keys of which a message comes back, or is a dead letter that blocks
   SELECT key, max(CASE step WHEN 'dead' THEN 'infinity' WHEN 'behind' THEN '-infinity' ELSE due END) AS due, min(seq) AS first
   FROM ours WHERE key IS NOT NULL AND (step IN ('later', 'outage', 'behind') OR step = 'dead' AND :blocks::boolean)
   GROUP BY key
@@ -94,13 +93,13 @@ WITH lease AS MATERIALIZED (
   INSERT INTO :schema.outbox_keys (destination, key, due, more, first)
   SELECT :destination, key, CASE WHEN bool_or(stops) THEN greatest(min(due), clock_timestamp()) ELSE clock_timestamp() END,
          true, min(first)
-  FROM (SELECT key, due, more, first, false AS stops FROM freed  -- not a join: of hundreds it would be a loop in a loop
+  FROM (SELECT key, due, more, first, false AS stops FROM freed  -- not a join: with hundreds of keys that would be a loop in a loop
         UNION ALL SELECT key, due, true, first, true FROM stopped) AS k
   GROUP BY key HAVING bool_or(more) AND NOT bool_and(stops) RETURNING due
 ), recovered AS (
   \ir parts/recovered.sql
   AND EXISTS (SELECT FROM ours WHERE step IN ('sent', 'handed') OR step = 'discarded' AND code <> 'superseded')  -- which was not sent
-), longer AS (  -- A key that a run has. No take writes into its row again, so a transaction at REPEATABLE READ can end the run.
+), longer AS (  -- Keys that a run has. No take writes into their rows again, so a transaction at REPEATABLE READ can end the run.
   UPDATE :schema.outbox_keys k SET more = true, first = least(k.first, b.first)
   FROM (SELECT key, min(seq) AS first FROM ours
         WHERE step IN ('handed', 'later', 'outage', 'behind') AND key IS NOT NULL AND keeps GROUP BY key) AS b

@@ -1,5 +1,6 @@
--- Puts messages back where the next take or wake finds them. It needs the CTE `back` before it: seq, due, since (when it was due
--- first), attempts, alone, destination, key, priority, size. Its caller frees the keys.
+-- Puts the messages of the CTE `back` where the next take or wake finds them: to held if they have a key, else to waiting if they are
+-- due later, else to ready. back has: seq, due, since (when the message was due first), attempts, alone, destination, key, priority,
+-- size. The statement that includes this frees the keys.
 to_waiting AS (
   INSERT INTO :schema.outbox_waiting (seq, due, since, attempts, alone, destination)
   SELECT seq, due, since, attempts, alone, destination FROM back WHERE key IS NULL AND due > now()

@@ -1,6 +1,6 @@
--- Takes tokens from the buckets of destinations: time fills one at its rate, up to what it gets in a second, but at least
--- one. Returns how many messages may be claimed of each. metered: JSON rows of destination, rate (a second), and size: how
--- many are wanted.
+-- Takes tokens from the buckets of destinations. Time fills a bucket at its rate, up to the tokens of one second, but to one token at
+-- least. metered: JSON rows of destination, rate (tokens a second), and size: how many tokens are wanted. Returns how many each gets:
+-- so many messages may be taken.
 WITH bucket AS (
   SELECT d.name, m.size, least(greatest(m.rate, 1), coalesce(
            d.allowance + m.rate * date_part('epoch', clock_timestamp() - d.metered_at), greatest(m.rate, 1))) AS level

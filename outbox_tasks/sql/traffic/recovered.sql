@@ -1,2 +1,2 @@
--- A destination has answered, if only to refuse. destination.
+-- Closes the circuit of a destination that has answered, if only to refuse. destination.
 \ir ../deliver/parts/recovered.sql

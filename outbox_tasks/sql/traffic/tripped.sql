@@ -1,11 +1,13 @@
 -- Counts a send that found the destination out of reach (an outage). With parts/recovered.sql this is the breaker's whole rule.
 --
--- The circuit opens after `enough` outages in a row, if they were of at least `enough` different messages. Only the first outage
--- of a message counts as different: a repetition says something about the message, not about the destination. While the
--- circuit is open, one message at a time tries. After three tries that failed there is a pause, each twice as long as the one
--- before, up to `longest`. Other sends that fail meanwhile began before the circuit opened, and are no tries.
--- destination; token; code; error; enough; pause; longest. Returns whether the circuit is open; returns no row if the destination
--- has no row yet: see meters.sql.
+-- There are three cases:
+--   1. The circuit is closed. It opens after `enough` outages in a row, if they were of at least `enough` different messages. Only
+--      the first outage of a message counts as different: a repetition says something about the message, not about the destination.
+--   2. It is open, and this send was its try: one message at a time tries. After each third try that failed there is a pause, twice as
+--      long as the pause before, up to `longest` seconds.
+--   3. It is open, and this send was no try: it began before the circuit opened, and changes only the error that is shown.
+-- destination; token: of the lease; code; error; enough; pause, longest: seconds. Returns whether the circuit is open; returns no row
+-- if the destination has no row yet: see meters.sql.
 WITH fresh AS (  -- the messages of this lease that meet their first outage; if the lease is gone, it counts as one message
   SELECT CASE WHEN count(*) = 0 THEN 1 ELSE count(*) FILTER (WHERE t.seq IS NULL) END::integer AS count
   FROM :schema.outbox_leases l CROSS JOIN LATERAL unnest(l.seqs) AS s

@@ -1,3 +1,3 @@
--- Puts back the tokens that a claim did not need. spare: JSON rows of destination and size.
+-- Puts tokens back that were taken and not needed. spare: JSON rows of destination and size.
 UPDATE :schema.outbox_destinations d SET allowance = d.allowance + s.size
 FROM json_to_recordset(:spare::json) AS s(destination text, size integer) WHERE d.name = s.destination

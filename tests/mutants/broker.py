@@ -1,0 +1,55 @@
+"""Faults in what the relay's side of a broker remembers, sends and trusts."""
+
+from tests.mutants import Fault
+
+BROKER, TLS = "outbox_tasks/broker/broker.py", "outbox_tasks/broker/tls.py"
+UNIT = "tests/unit/test_worker.py"
+RELAY = "tests/integration/test_relay_broker.py"
+TWO = "tests/integration/test_two_brokers.py"
+WIRES = "tests/integration/test_crossed_wires.py"
+OF_TLS = "tests/contract/test_tls.py"
+INSTALL = "tests/unit/test_install.py"
+
+FAULTS = [
+    Fault(BROKER,
+          '            raise self._unreachable(said(error).rstrip(".")) from error\n        self._slow_failures = 0\n',
+          '            raise self._unreachable(said(error).rstrip(".")) from error\n', UNIT,
+          "two slow failures in a week stop a worker for a moment"),
+    Fault(BROKER, "+ 1 if took > FAILED_AT_ONCE_SECONDS else 0", "+ 1", UNIT,
+          "quick refusals stop a worker for a moment"),
+    Fault(BROKER, "            if self._slow_failures > 1:\n", "            if self._slow_failures > 2:\n", UNIT,
+          "each call waits for a broker that hangs"),
+    Fault(BROKER, "                        producer.connection.collect(socket_timeout=socket.getdefaulttimeout())\n",
+          "                        pass\n", UNIT, "after an outage each dead socket takes as long as the first one"),
+    Fault(BROKER, "            self._full.discard(queue)\n", "", UNIT, "each nudge takes a round trip more"),
+    Fault(BROKER, "                self._full.add(queue)\n", "                pass\n", UNIT, "claims pile up"),
+    Fault(BROKER, "            self._looked_at = -inf  # the next", "            pass  # the next", UNIT,
+          "a relay on the broker of another outbox works each half second"),
+    Fault(BROKER, "        self._looked_at = now\n", "", UNIT, "each claim asks the broker for its stamp"),
+    Fault(BROKER, "BrokerUnreachable(url=redacted(url),", "BrokerUnreachable(url=url.replace('', ''),", UNIT,
+          "an error shows the broker's password"),
+    Fault(BROKER, 'more = {"more": True} if single.more else {}', "more: dict[str, bool] = {}",
+          "tests/integration/test_tasks.py::TestClaim", "what found no room waits for beat"),
+    Fault(BROKER, "options = {**ours, **given} if timeout is None", "options = {**given, **ours} if timeout is None",
+          INSTALL, "the app's own transport options do not count"),
+    Fault(BROKER, "if timeout is not None and timeout < least:", "if timeout is not None and timeout > least:", INSTALL,
+          "a visibility timeout that is too short starts a worker"),
+    Fault("outbox_tasks/broker/stamp.py", "client.set(STAMP, outbox, nx=True)", "client.set(STAMP, outbox)", WIRES,
+          "the second relay on a broker takes it over"),
+    Fault("outbox_tasks/broker/stamp.py", "producer.channel.global_keyprefix + STAMP", "STAMP", TWO + " " + WIRES,
+          "with a key prefix a relay never finds its stamp"),
+    Fault("outbox_tasks/broker/places.py", "    path = unquote(parts.path[1:])", "    path = parts.path[1:]", TWO,
+          "the same virtual host counts as two brokers"),
+    Fault("outbox_tasks/broker/places.py", '.rpartition("@")[2].lower()', '.rpartition("@")[2]', TWO,
+          "the same host counts as two brokers"),
+    Fault("outbox_tasks/broker/pinned.py", "return self.pinned_broker if url in defaults else str(url)",
+          "return str(url) if url else self.pinned_broker", "tests/integration/test_tasks.py",
+          "CELERY_BROKER_URL of the application becomes the relay's broker"),
+    Fault(TLS, '!= "false" and cert_reqs != CERT_NONE', '!= "false"', OF_TLS, "ssl_cert_reqs=none is refused"),
+    Fault(TLS, 'options.pop("ssl_cert_reqs", "required")', 'options.pop("ssl_cert_reqs", "none")', OF_TLS,
+          "any server may say that it is the broker"),
+    Fault(TLS, "{**sockets, **tls, **(given.get", "{**sockets, **(given.get", OF_TLS,
+          "sentinels are asked without TLS"),
+    Fault(TLS, "    except ValueError:  # its text may quote a password\n        raise",
+          "    except TypeError:\n        raise", OF_TLS, "a URL that can't be read shows its password"),
+]  # fmt: skip

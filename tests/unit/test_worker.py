@@ -1,0 +1,267 @@
+"""A worker and its broker after trouble: what is counted, remembered and begun anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.worker import state
+
+from outbox_tasks.broker import broker as broker_module
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, WAIT
+from outbox_tasks.errors import BrokerUnreachable, CrossedWires
+from outbox_tasks.settings import CLAIM_QUEUE, Settings
+from outbox_tasks.worker import base_task, liveness, reconnect
+from outbox_tasks.worker.base_task import Outage
+from outbox_tasks.worker.liveness import Liveness
+from outbox_tasks.worker.message_checks import checked
+from outbox_tasks.worker.reconnect import drop_events_while_slow, stop_after_failure
+
+GONE = BrokerUnreachable(url="redis://here", reason="gone")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=1000.0)
+    for module in (base_task, broker_module, liveness, reconnect):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+class TestOutageOfBeat:
+    def test_is_told_once_a_minute_and_the_next_one_anew(
+        self, clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        outage = Outage()
+        outage.is_over()
+        for _ in range(2):
+            caplog.clear()
+            for _ in range(90):
+                outage.goes_on(GONE)
+                clock.now += 1
+            outage.is_over()
+            outage.is_over()
+            assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "WARNING"]
+            assert "after 90 s" in caplog.messages[-1]
+
+
+class Taken:
+    """What a consumer's handler has taken, and what it was given back."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        tasks = {CLAIM_TASK: None, PUBLISH_TASK: None}
+        consumer = SimpleNamespace(app=SimpleNamespace(tasks=tasks), connection_errors=(OSError,))
+        self.take = checked(consumer, self.messages.append)
+
+    def wait_of(self, **headers: Any) -> float | None:
+        """Take a claim with these headers. Returns the seconds until its time."""
+        all_headers = {"task": CLAIM_TASK, "id": "1", "retries": 0, **headers}
+        message = SimpleNamespace(
+            headers=all_headers, content_type="application/json", payload=[[], {}, {}], delivery_info={},
+            acknowledged=False, reject_log_error=lambda *_: pytest.fail("it was refused"),
+        )  # fmt: skip
+        self.take(message)
+        assert self.messages.pop() is message
+        assert message.headers["expires"] is None
+        eta = message.headers.get("eta")
+        return None if eta is None else (datetime.fromisoformat(eta) - datetime.now(UTC)).total_seconds()
+
+
+def test_a_wait_counts_from_the_arrival_by_the_clock_of_the_worker() -> None:
+    """The clock of the sender is an hour ahead, or behind."""
+    for hours in (-1, 1):
+        theirs = (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+        assert 28 < (Taken().wait_of(eta=theirs, expires=theirs, **{WAIT: 30}) or 0) <= 30
+    assert Taken().wait_of(expires=datetime.now(UTC).isoformat()) is None
+
+
+class TestReconnect:
+    def test_events_are_dropped_for_a_while_after_one_took_long(self, clock: SimpleNamespace) -> None:
+        sent: list[float] = []
+
+        def publish(seconds: float) -> None:
+            sent.append(seconds)
+            clock.now += seconds
+
+        send = drop_events_while_slow(publish)
+        for seconds in (0.5, 1.5, 0.1, 0.2):
+            send(seconds)
+        clock.now += 9.9
+        send(0.3)
+        clock.now += 0.2
+        for seconds in (0.4, 2.0, 0.5):  # and after the next one that is slow, again
+            send(seconds)
+        assert sent == [0.5, 1.5, 0.4, 2.0]
+
+    def test_messages_are_restored_until_one_fails(self) -> None:
+        calls: list[int] = []
+
+        def restore(number: int) -> None:
+            calls.append(number)
+            if number == 2:
+                raise OSError("gone")
+
+        put_back = stop_after_failure(restore)
+        for number in (1, 2, 3, 4):
+            put_back(number)
+        assert calls == [1, 2]
+
+
+class TestLiveness:
+    def test_a_loop_that_stands_still_is_told_and_one_that_turns_again_is_not(self, clock: SimpleNamespace) -> None:
+        alive = Liveness()
+        alive.start(solo=False)
+        clock.now += 30
+        assert alive.trouble() is None
+        clock.now += 0.1
+        assert alive.trouble() == "its loop has not turned for 30 s"
+        alive.tick()
+        assert alive.trouble() is None
+        alive.stop()
+        clock.now += 31
+        assert alive.trouble() == "it has been without its broker for 31 s"
+        alive.start(solo=False)
+        assert alive.trouble() is None
+
+    def test_a_task_may_hold_up_the_loop_of_a_solo_pool_for_its_time_limit(
+        self, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = SimpleNamespace(time_limit=100)
+        monkeypatch.setattr(state, "active_requests", [SimpleNamespace(task=task)])
+        for solo, seconds, fine in ((True, 99, True), (True, 101, False), (False, 99, False)):
+            alive = Liveness()
+            alive.start(solo=solo)
+            clock.now += seconds
+            assert (alive.trouble() is None) is fine
+
+
+class Producers:
+    """A pool of one producer, which fails as it is told."""
+
+    def __init__(self, clock: SimpleNamespace) -> None:
+        self.clock, self.collected, self.asked = clock, 0, 0
+        self.fails_after: float | None = None
+        self.producer = SimpleNamespace(connection=SimpleNamespace(collect=self.collect))
+
+    def collect(self, **_: Any) -> None:
+        self.collected += 1
+
+    @contextmanager
+    def acquire(self, **_: Any) -> Iterator[Any]:
+        self.asked += 1
+        yield self.producer
+
+    def use(self, broker: Broker, seconds: float | None) -> None:
+        """One call, which fails after so many seconds."""
+        with broker.producer():
+            if seconds is not None:
+                self.clock.now += seconds
+                raise OSError("no answer.")
+
+
+@pytest.fixture
+def broker(clock: SimpleNamespace) -> tuple[Broker, Producers]:
+    app = Celery(broker="redis://:secret@here/0", set_as_current=False)
+    made, producers = Broker(app, Settings()), Producers(clock)
+    vars(made)["_producers"] = producers
+    return made, producers
+
+
+class TestTroubleWithTheBroker:
+    def test_two_slow_failures_in_a_row_spare_the_next_calls(
+        self, broker: tuple[Broker, Producers], clock: SimpleNamespace
+    ) -> None:
+        made, producers = broker
+        for _ in range(2):  # the second outage as the first one
+            for seconds in (3, 0.5, 3, 3):
+                with pytest.raises(BrokerUnreachable, match="no answer") as raised:
+                    producers.use(made, seconds)
+                assert "secret" not in str(raised.value)
+            asked = producers.asked
+            with pytest.raises(BrokerUnreachable, match="a moment ago"):
+                producers.use(made, None)
+            assert producers.asked == asked
+            clock.now += 3
+            producers.use(made, None)
+        assert producers.collected == 8  # its other sockets may be dead, too
+
+    @pytest.mark.parametrize("between", [None, 0.5])
+    def test_failures_with_another_end_between_are_not_in_a_row(
+        self, broker: tuple[Broker, Producers], between: float | None
+    ) -> None:
+        made, producers = broker
+        for seconds in (3, between, 3, between):
+            with suppress(BrokerUnreachable):
+                producers.use(made, seconds)
+        assert producers.asked == 4
+
+    def test_what_others_raise_inside_is_theirs(self, broker: tuple[Broker, Producers]) -> None:
+        made, producers = broker
+        with pytest.raises(KeyError), made.producer():
+            raise KeyError("a mistake of ours")
+        assert producers.collected == 0
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tasks that wait, one of which each look and each send counts."""
+    tasks: list[str] = []
+    monkeypatch.setattr(broker_module, "queue_length", lambda producer, name: tasks.append("look") or tasks.count(name))
+    monkeypatch.setattr(Broker, "enqueue", lambda self, producer, name, *_: tasks.append(name))
+    return tasks
+
+
+def test_a_claim_is_sent_without_a_look_after_one_that_found_an_empty_queue(
+    broker: tuple[Broker, Producers], queue: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = broker
+    assert made.wake_claim()
+    assert queue == ["look", CLAIM_QUEUE, "look"]
+    assert not made.wake_claim()
+    monkeypatch.setattr(broker_module, "queue_length", lambda producer, name: queue.append("look") or 0)  # it was taken
+    queue.clear()
+    assert made.wake_claim()
+    assert made.wake_claim()
+    assert queue == ["look", CLAIM_QUEUE, "look", CLAIM_QUEUE, "look"]
+
+
+def test_the_stamp_is_looked_at_now_and_then_and_a_strange_one_each_time(
+    broker: tuple[Broker, Producers], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = broker
+    owners: list[str | None] = [None, "mine", "other", "other", "mine"]
+    monkeypatch.setattr("outbox_tasks.broker.stamp.leave", lambda producer, outbox: owners.pop(0))
+    look: Callable[[], bool] = lambda: made.has_forgotten("mine")  # noqa: E731
+    assert [look(), look()] == [True, False]
+    assert len(owners) == 4
+    clock.now += 0.5
+    assert look() is look() is False
+    assert len(owners) == 3
+    clock.now += 0.5
+    for _ in range(2):  # no look is spared as long as the wires are crossed
+        with pytest.raises(CrossedWires, match="other"):
+            look()
+    assert not look()
+    assert not owners
+
+
+def test_the_log_says_what_was_refused_shortly(caplog: pytest.LogCaptureFixture) -> None:
+    refused: list[Any] = []
+    consumer = SimpleNamespace(app=SimpleNamespace(tasks={}), connection_errors=())
+    take = checked(consumer, lambda message: pytest.fail("it was taken"))
+    message = SimpleNamespace(
+        headers={"task": CLAIM_TASK, "id": "x" * 1000, "retries": 0}, content_type="application/x-python-serialize",
+        payload=None, delivery_info={}, acknowledged=False, reject_log_error=lambda *_: refused.append(1),
+    )  # fmt: skip
+    with caplog.at_level(logging.ERROR):
+        take(message)
+    assert refused
+    assert len(caplog.messages[0]) < 600
