@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox, Settings
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 
 rate, seconds, key, destination = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
 settings = Settings()

@@ -31,7 +31,7 @@ from sqlalchemy.exc import OperationalError
 
 from bench import storage
 from outbox_tasks import Settings
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.processes import Child, Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 

@@ -33,7 +33,7 @@ from sqlalchemy.orm import Session
 from bench.fresh import outbox
 from bench.report import Figures, Say, bench
 from outbox_tasks import Message, Outbox, Settings
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import uuid7

@@ -54,10 +54,10 @@ AsyncBegin: TypeAlias = (
     "async_sessionmaker[Any] | AsyncEngine | async_scoped_session[Any] | Callable[[], AbstractAsyncContextManager[Any]]"
 )
 
-LONGEST = 255
-"""Characters of a consumer's name, and of a message id. Both are parts of a key."""
+MAX_CHARACTERS = 255
+"""Of a consumer's name, and of a message id. Both are parts of a key."""
 
-TRIES = 10
+TRIES_AT_MOST = 10
 """How often `once` tries to mark a message that others mark at the same moment."""
 
 ASYNC = "sqlalchemy.ext.asyncio"
@@ -76,7 +76,7 @@ class Inbox:
 
     def __init__(self, consumer: str, *, schema: str | None = None) -> None:
         if not _is_storable(consumer):
-            reason = f"a consumer's name must be text of 1 to {LONGEST} characters, without NUL"
+            reason = f"a consumer's name must be text of 1 to {MAX_CHARACTERS} characters, without NUL"
             raise InboxMisused(consumer=short(consumer), reason=reason)
         if schema is not None and not isinstance(schema, str):
             raise InboxMisused(consumer=consumer, reason=f"schema = {short(schema)!r} is not the name of a schema")
@@ -140,16 +140,16 @@ class Inbox:
             @wraps(function)
             def once(*args: Any, **kwargs: Any) -> Any:
                 message = self._checked(identify(*args, **kwargs))
-                for more in reversed(range(TRIES)):
-                    with self._may_collide(message, more), opens() as session:
+                for tries_left in reversed(range(TRIES_AT_MOST)):
+                    with self._may_collide(message, tries_left), opens() as session:
                         return call(session, args, kwargs) if self.first(session, message) else self._skipped(message)
                 raise AssertionError  # the last try returns or raises
 
             @wraps(function)
             async def once_async(*args: Any, **kwargs: Any) -> Any:
                 message = self._checked(identify(*args, **kwargs))
-                for more in reversed(range(TRIES)):
-                    with self._may_collide(message, more):
+                for tries_left in reversed(range(TRIES_AT_MOST)):
+                    with self._may_collide(message, tries_left):
                         async with opens() as session:
                             new = await self.first(session, message)
                             return await call(session, args, kwargs) if new else self._skipped(message)
@@ -162,12 +162,12 @@ class Inbox:
         return decorate
 
     @contextmanager
-    def _may_collide(self, message: str, more: int) -> Iterator[None]:
-        """Let a transaction that could not mark this message be tried again, if so many tries are left."""
+    def _may_collide(self, message: str, tries_left: int) -> Iterator[None]:
+        """Let a transaction that could not mark this message be tried again, if tries are left."""
         try:
             yield
         except InboxCollision as error:
-            if not more or (error.consumer, error.message) != (self.consumer, message):
+            if not tries_left or (error.consumer, error.message) != (self.consumer, message):
                 raise
 
     def _skipped(self, message: str) -> None:
@@ -177,8 +177,8 @@ class Inbox:
         message = str(message_id) if isinstance(message_id, UUID) else message_id
         if not isinstance(message, str) or not _is_storable(message):
             reason = (
-                f"the message id {short(message)!r} is not a UUID, nor text of 1 to {LONGEST} characters without NUL. "
-                "Pass the id that came with the message, or a hash of it if it is longer"
+                f"the message id {short(message)!r} is not a UUID, nor text of 1 to {MAX_CHARACTERS} characters "
+                "without NUL. Pass the id that came with the message, or a hash of it if it is longer"
             )
             raise InboxMisused(consumer=self.consumer, reason=reason)
         return message
@@ -286,4 +286,4 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _is_storable(value: object) -> bool:
     """Whether PostgreSQL can store it in a key."""
-    return is_text(value) and 1 <= len(str(value)) <= LONGEST
+    return is_text(value) and 1 <= len(str(value)) <= MAX_CHARACTERS

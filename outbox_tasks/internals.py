@@ -201,10 +201,10 @@ def is_heard(connection: Connection) -> bool:
     )
 
 
-def raise_as_sqlalchemy(connection: Connection, error: BaseException, text: str, given: Any, cursor: Any) -> NoReturn:
+def raise_as_sqlalchemy(connection: Connection, error: BaseException, text: str, values: Any, cursor: Any) -> NoReturn:
     """SQLAlchemy's own way to raise its errors, and to part with lost connections: it has no public one."""
     of_driver = isinstance(error, connection.dialect.loaded_dbapi.Error)
-    connection._handle_dbapi_exception(error, text if of_driver else None, given, cursor, None)
+    connection._handle_dbapi_exception(error, text if of_driver else None, values, cursor, None)
 
 
 @contextmanager
@@ -223,8 +223,8 @@ def can_await() -> bool:
     if (greenlet := sys.modules.get("greenlet")) is None:
         return False
     current = greenlet.getcurrent()
-    ours = type(current).__module__.startswith("sqlalchemy.")
-    return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))
+    in_oldest = type(current).__module__.startswith("sqlalchemy.")
+    return bool(getattr(current, "__sqlalchemy_greenlet_provider__", in_oldest))
 
 
 def block_of_test(connection: Any) -> object | None:

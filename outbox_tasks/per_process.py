@@ -47,11 +47,11 @@ class PerProcess(Generic[T]):
         return None
 
     def _slot(self) -> _Slot[T]:
-        own = os.getpid()
-        slot = self._slots.get(own)
+        this_pid = os.getpid()
+        slot = self._slots.get(this_pid)
         if slot is None:
-            slot = self._slots.setdefault(own, _Slot())
-            for pid in [pid for pid in list(self._slots) if pid != own]:
+            slot = self._slots.setdefault(this_pid, _Slot())
+            for pid in [pid for pid in list(self._slots) if pid != this_pid]:
                 inherited = self._slots.pop(pid, None)  # None: another thread was faster
                 for value in inherited.values if inherited else ():
                     self._abandon(value)

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Engine, Row, create_engine, func, literal, se
 from sqlalchemy.sql import ColumnElement
 
 from outbox_tasks.broker.names import STAMP
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade

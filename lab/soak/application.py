@@ -26,7 +26,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from lab.soak.ledger import Notes, table
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import qualified
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.outbox import Outbox

@@ -16,7 +16,7 @@ from lab.pgbouncer import PROGRAM, PgBouncer, version
 from lab.proxy import Proxy, through
 from lab.soak.errors import DiskNotMade, PoolerNotInstalled, StandbyBehind
 from lab.soak.options import PGBOUNCER, SMALL_DISK, STANDBY, Options
-from outbox_tasks.database.connection import PLANNING
+from outbox_tasks.database.engine import PLANNING
 from outbox_tasks.local.servers import EmbeddedPostgres
 
 SIZE = "400m"

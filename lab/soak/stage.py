@@ -21,7 +21,8 @@ from lab.soak.ledger import table
 from lab.soak.options import Options
 from lab.trace import Trace
 from outbox_tasks.broker.names import ALL_QUEUES, STAMP
-from outbox_tasks.database.connection import engine_url, migrating
+from outbox_tasks.database.connection import migrating
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.places import empty_redis, only_these, own_tables
 from outbox_tasks.local.relay_processes import Relay
 from outbox_tasks.local.servers import EmbeddedValkey

@@ -2,62 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Any, ClassVar, Protocol, Self, TypeVar
-from urllib.parse import unquote
+from typing import Any, ClassVar, Protocol, Self
 
 import psycopg
 from psycopg.rows import namedtuple_row
-from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    Executable,
-    NullPool,
-    PoolProxiedConnection,
-    create_engine,
-    event,
-    make_url,
-)
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy import Connection, Engine, Executable, PoolProxiedConnection
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks import sql
+from outbox_tasks.database.engine import NETWORK_SECONDS, PIPE, migrating_engine, relay_engine
 from outbox_tasks.database.patient import NoAnswer, Patient
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
-from outbox_tasks.errors import (
-    ConfigurationError,
-    DatabaseTooSlow,
-    DatabaseUnavailable,
-    RightsMissing,
-    SchemaMissing,
-)
-from outbox_tasks.model import FIRST, LAST
+from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable, RightsMissing, SchemaMissing
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN
 from outbox_tasks.settings.django_project import now_at
 from outbox_tasks.text import redacted, without_secrets
-
-T = TypeVar("T")
-
-SESSION = {
-    "DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "TimeZone": "UTC", "bytea_output": "hex",
-    "standard_conforming_strings": "on", "default_transaction_isolation": "read committed",
-    "default_transaction_read_only": "off", "idle_session_timeout": "0", "row_security": "off",
-}  # fmt: skip
-"""Settings that we rely on. A role or a database may have other defaults. With `row_security` off, a statement fails
-where row-level security would hide rows: nobody would know of messages that a claim can't see."""
-
-PLANNING = {f"enable_{kind}": "off" for kind in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")} | {"jit": "off"}
-"""Every statement must find its rows by index, even if its plan was made while the table was empty."""
-
-PIPE = {**SESSION, **PLANNING, "lock_timeout": "0"}
-"""The settings of the pipe. Its statements have a time limit, so locks need none."""
 
 READ_ONLY = "25006"
 """SQLSTATE of a server that takes no writes, such as the old primary after a failover."""
@@ -75,85 +38,17 @@ REMEDIES = {
 }
 """The remedy where one of these functions of PostgreSQL has refused a statement."""
 
-NETWORK_TIME = 2.0
-"""The server ends a statement within `statement_timeout`; its answer may take so many seconds more."""
-
 SLOW_TRIP = 0.25
 """A round trip of so many seconds counts as slow: a claim needs half a dozen."""
 
 TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout)
 """What a database that can't be reached, or can't do its work, raises."""
 
-LIBPQ = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
-"""The options of a connection."""
-
-WITHOUT_LIMIT = 10.0
-"""Seconds to wait for an answer if `statement_timeout` is 0."""
-
-
-def engine_url(url: str) -> URL:
-    """The SQLAlchemy URL of a PostgreSQL URL as people write it, with psycopg 3 as the driver."""
-    try:
-        parsed = make_url(url)
-        backend = parsed.get_backend_name()
-    except (ArgumentError, ValueError) as error:
-        rule = "it must be a URL such as postgresql://user@host:5432/database"
-        raise ConfigurationError(setting="database_url", value=HIDDEN, rule=rule) from error
-    backend = {"postgres": "postgresql"}.get(backend, backend)
-    sql.check_dialect(backend)
-    if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
-        rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
-        raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
-    if unknown := sorted(set(parsed.query) - LIBPQ):
-        rule = f"PostgreSQL knows no option {unknown[0]} of a connection"
-        raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
-    if parsed.host and "%2f" in parsed.host.lower():  # the directory of a socket, as libpq reads it
-        parsed = parsed._replace(host=None).update_query_dict({"host": unquote(parsed.host)})  # `set` ignores None
-    return parsed.set(drivername="postgresql+psycopg")
-
-
-class _AnyTime(TimestamptzLoader):
-    """Reads times that Python can't represent as the nearest one that it can: infinite times, and those outside the
-    years 1 to 9999. Anybody can write rows with such times, and one must not make a whole answer unreadable."""
-
-    def load(self, data: Any) -> datetime:
-        try:
-            return min(max(super().load(data), FIRST), LAST)
-        except psycopg.DataError:
-            return FIRST if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST
-
-
-class _AnyTimeInBinary(TimestamptzBinaryLoader):
-    """The same, of a result in PostgreSQL's binary format."""
-
-    def load(self, data: Any) -> datetime:
-        try:
-            return min(max(super().load(data), FIRST), LAST)
-        except psycopg.DataError:
-            return FIRST if bytes(data)[0] & 0x80 else LAST
-
-
-def _any_json(text: str | bytes) -> Any:
-    """A JSON value; the text itself, if it is nested too deeply or has a number too long for Python. See `_AnyTime`."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text if isinstance(text, str) else text.decode()
-
-
-def _reads_any_time(connection: Any, _: object) -> None:
-    connection.adapters.register_loader("timestamptz", _AnyTime)
-    connection.adapters.register_loader("timestamptz", _AnyTimeInBinary)
-
 
 @contextmanager
 def migrating(settings: Settings) -> Iterator[Connection]:
     """A connection in a transaction, without the time limits of the pipe, for `migrations.upgrade`."""
-    engine = create_engine(
-        engine_url(_database_url(settings)),
-        connect_args={"connect_timeout": 5, "client_encoding": "utf8", **_options(settings, SESSION)},
-        poolclass=NullPool,
-    )
+    engine = migrating_engine(settings)
     try:
         with engine.begin() as connection:
             yield connection
@@ -184,7 +79,7 @@ class Database:
 
     # Otherwise PostgreSQL plans each claim anew, which takes a millisecond. The plan is always the same.
     session: ClassVar[Mapping[str, str]] = {**PIPE, "plan_cache_mode": "force_generic_plan"}
-    """The settings of its connections, if they can have any: see `_options`."""
+    """The settings of its connections, if they can have any: see `engine.start_options`."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         sql.check_dialect(engine.dialect.name)
@@ -195,52 +90,11 @@ class Database:
     @classmethod
     def connect(cls, settings: Settings) -> Self:
         """Make one with its own engine for `settings.database_url`. It connects when first used."""
-        timeout = int(settings.statement_timeout * 1000)
-        engine = create_engine(
-            engine_url(_database_url(settings)),
-            # Every statement is its own transaction: no BEGIN, no COMMIT, nothing left open by a crash.
-            isolation_level="AUTOCOMMIT",
-            pool_reset_on_return=None,
-            pool_size=2,
-            max_overflow=8,
-            pool_timeout=5,
-            pool_use_lifo=True,  # a server process that has just run this statement runs it faster
-            use_native_hstore=False,  # saves a query for each connection
-            json_deserializer=_any_json,
-            hide_parameters=True,  # no error may quote the contents of a row
-            connect_args={
-                "connect_timeout": 5,
-                "client_encoding": "utf8",
-                "application_name": cls.application_name,
-                # The system notices a dead peer only after a statement's time limit.
-                "tcp_user_timeout": 10_000,
-                "keepalives_idle": 10,
-                "keepalives_interval": 5,
-                "keepalives_count": 2,
-                **_options(settings, {**cls.session, "statement_timeout": str(timeout)}),
-            },
-        )
-        event.listen(engine, "connect", _reads_any_time)
-        patience = settings.statement_timeout + NETWORK_TIME if timeout else WITHOUT_LIMIT
-
-        @event.listens_for(engine, "do_connect")
-        def connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Patient:
-            if name := engine_url(_database_url(settings)).database:  # only now, because Django's tests move it
-                keywords["dbname"] = name
-            made = Patient.connect(*arguments, **keywords)
-            made.patience = patience
-            return made
-
-        return cls(engine, settings)
+        return cls(relay_engine(settings, cls.application_name, cls.session), settings)
 
     def close(self) -> None:
         """Close the pooled connections."""
         self.engine.dispose()
-
-    def rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
-        """Run a statement of SQLAlchemy's and return its rows."""
-        with self.connection() as connection:
-            return connection.execute(statement, parameters).all()
 
     def ask(self, verb: str, limit: float | None = None, /, **parameters: Any) -> Sequence[Any]:
         """Run a verb in a transaction of its own, and return its rows. `limit`: seconds that it may run, if not the
@@ -259,30 +113,24 @@ class Database:
             yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
 
     @contextmanager
-    def _begun(self, limit: float | None = None) -> Iterator[Patient]:
+    def rolled_back(self, limit: float) -> Iterator[Run]:
+        """Run verbs in a transaction that is undone at its end. `limit`: see `ask`."""
+        with self._begun(limit, end="ROLLBACK") as driver:
+            yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
+
+    @contextmanager
+    def _begun(self, limit: float | None = None, end: str = "COMMIT") -> Iterator[Patient]:
         with self._driver() as driver, _patient(driver, limit):
             driver.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'", prepare=False)
-            if limit is not None:
-                driver.execute("SELECT set_config('statement_timeout', %s, true)", [f"{limit * 1000:.0f}"])
             try:
+                if limit is not None:
+                    driver.execute("SELECT set_config('statement_timeout', %s, true)", [f"{limit * 1000:.0f}"])
                 yield driver
             except BaseException:
                 if not driver.closed:
                     driver.execute("ROLLBACK", prepare=False)
                 raise
-            driver.execute("COMMIT")
-
-    @contextmanager
-    def rolled_back(self, limit: float) -> Iterator[Run]:
-        """Run verbs in a transaction that is undone at its end. `limit`: see `ask`."""
-        with self._driver() as driver, _patient(driver, limit):
-            driver.execute("BEGIN", prepare=False)
-            try:
-                driver.execute("SELECT set_config('statement_timeout', %s, true)", [f"{limit * 1000:.0f}"])
-                yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
-            finally:
-                if not driver.closed:
-                    driver.execute("ROLLBACK", prepare=False)
+            driver.execute(end)
 
     def _execute(self, driver: psycopg.Connection[Any], verb: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
         statement = sql.statement(verb, self.settings.database_schema)
@@ -344,15 +192,18 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection on which every statement is its own transaction."""
+        """A connection of SQLAlchemy's, on which every statement is its own transaction."""
         try:
             with self.engine.connect() as connection, _unharmed(connection):
                 yield connection
-        except DBAPIError as error:
-            self._raise_ours(error.orig)
+        except (DBAPIError, PoolTimeout) as error:
+            self._raise_ours(getattr(error, "orig", error))
             raise
-        except PoolTimeout as error:
-            self._raise_ours(error)
+
+    def rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
+        """Run a statement of SQLAlchemy's and return its rows."""
+        with self.connection() as connection:
+            return connection.execute(statement, parameters).all()
 
     def _raise_ours(self, error: BaseException | None) -> None:
         """Raise trouble with the database as our own error. Returns if `error` is our own mistake."""
@@ -367,7 +218,7 @@ class Database:
 def _patient(driver: Patient, limit: float | None) -> Iterator[None]:
     """Wait for longer for the answers of this connection."""
     usual = driver.patience
-    driver.patience = usual if limit is None else limit + NETWORK_TIME
+    driver.patience = usual if limit is None else limit + NETWORK_SECONDS
     try:
         yield
     finally:
@@ -388,23 +239,6 @@ def _unharmed(connection: Connection) -> Iterator[None]:
         # A time limit or a person interrupted it somewhere.
         connection.invalidate()
         raise
-
-
-def _database_url(settings: Settings) -> str:
-    if settings.database_url is None:
-        rule = "it is needed here; set OUTBOX_DATABASE_URL, for example postgresql://user@host/database"
-        raise ConfigurationError(setting="database_url", value=None, rule=rule)
-    return now_at(settings.database_url)
-
-
-def _options(settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The start-up options for these settings, after the options of the URL. None if `statement_timeout` is 0: then a
-    pooler between may refuse options."""
-    if not settings.statement_timeout:
-        return {}
-    theirs = engine_url(_database_url(settings)).query.get("options", "")
-    ours = ("-c " + f"{name}={value}".replace(" ", "\\ ") for name, value in wanted.items())
-    return {"options": " ".join([*([theirs] if isinstance(theirs, str) else theirs), *ours])}
 
 
 def lacks_rights(error: DatabaseUnavailable) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.relay.store.processes import holder
-from outbox_tasks.settings import USUAL_STATEMENT
+from outbox_tasks.settings.pipe import USUAL_STATEMENT_SECONDS
 
 HOLD = 60.0
 """Seconds that a lease goes on after a copy. A bridge that takes longer loses it, and copies nothing more."""
@@ -74,7 +74,7 @@ class Feeds:
         """Write rows that were not copied before. Returns their numbers; None if the lease is lost. `clean`: see
         `end`."""
         row = json.dumps([{"number": one.number, "id": one.id, "messages": one.messages} for one in rows])
-        limit = (self._database.settings.statement_timeout or USUAL_STATEMENT) + len(row) / SLOWEST
+        limit = (self._database.settings.statement_timeout or USUAL_STATEMENT_SECONDS) + len(row) / SLOWEST
         with self._database.transaction(limit) as run:
             run("feeds/durable.sql")
             found = run("feeds/copy.sql", feed=feed, token=token, row=row, hold=HOLD, clean=clean)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
 from outbox_tasks.local.demo_app import DESTINATION, Shop

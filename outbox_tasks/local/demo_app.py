@@ -13,7 +13,7 @@ from typing import Self
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
 

@@ -93,11 +93,11 @@ def _check(run: Runner, schema: str) -> None:
     or somebody has emptied them: their comment says the version. Note it again, and which days there are."""
     place = quoted(schema)
     noted = run.scalar(f"SELECT max(version)::text FROM {place}.outbox_versions")
-    found = noted or run.scalar(
+    version = noted or run.scalar(
         "SELECT obj_description(to_regclass(:name), 'pg_class')", name=f"{place}.outbox_versions"
     )
-    if found != str(VERSION):
-        raise SchemaMismatch(where=where(schema), found=found or "unknown", needed=VERSION)
+    if version != str(VERSION):
+        raise SchemaMismatch(where=where(schema), found=version or "unknown", needed=VERSION)
     if not noted:
         run.script(f"{_note(place)} SELECT {place}.outbox_day_turn(2)")
 

@@ -14,7 +14,7 @@ from outbox_tasks.model import DrainAsked, Step
 from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import DRAIN_SECONDS
+from outbox_tasks.settings.pipe import DRAIN_SECONDS
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from outbox_tasks.relay.drain import Drained, drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import DRAIN_SECONDS
+from outbox_tasks.settings.pipe import DRAIN_SECONDS
 
 
 def drain_all(

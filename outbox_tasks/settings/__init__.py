@@ -22,18 +22,10 @@ from pydantic_settings import (
 
 from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute
 from outbox_tasks.feeds.place import LIST, FeedPlace
-from outbox_tasks.settings.destination import (
-    HIDDEN,
-    Count,
-    Destination,
-    Route,
-    Seconds,
-    SecondsOrZero,
-    Singles,
-    Url,
-)
+from outbox_tasks.settings.destination import HIDDEN, Destination, Route, Url
 from outbox_tasks.settings.django_project import is_django, read_django
 from outbox_tasks.settings.operation import OperationSettings
+from outbox_tasks.settings.pipe import PipeSettings
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
 from outbox_tasks.settings.web import WebSettings
 
@@ -41,14 +33,8 @@ CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE = "outbox.claim", "outbox.publish", "out
 MAINTAIN_QUEUE, FEED_QUEUE = "outbox.maintain", "outbox.feed"
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
 
-DRAIN_SECONDS = 5.0
-"""A drain ends after so many seconds, so that a worker can be stopped, and others have their turn."""
 
-USUAL_STATEMENT = 3.0
-"""Seconds that a statement may take if the relay sets no limit: the limit that its role has then."""
-
-
-class Settings(WebSettings, OperationSettings, BaseSettings):
+class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
     """All settings of the relay. Times are in seconds. Raises `ConfigurationError`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
@@ -63,42 +49,12 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     """kombu's transport options for it, over the relay's own: `master_name` for Redis Sentinel, for example."""
     source: str = Field(default="/outbox_tasks", min_length=1, max_length=255)
     """The CloudEvents `source` of every message: which system speaks."""
-    destinations: dict[str, Destination] = Field(default_factory=dict)
-    """Where messages can go, by name."""
     routes: dict[str, Route] = Field(default_factory=dict)
     """Event type patterns (`order.*`) → destinations; the first pattern that matches counts."""
 
     feeds: dict[str, FeedPlace | str] = Field(default_factory=dict, repr=False)
     """Databases from which the relay copies messages, by name. `list` is a query of the relay's database for more: it
     returns a name, a URL and a schema, which may be null."""
-
-    claim_interval: Seconds = 1.0
-    """How often beat wakes the claim; what the nudge missed waits this long at most."""
-    singles: Singles = 50
-    """How many due messages of a destination travel as Celery tasks of their own. If more are due, drains send them in
-    batches. "all": always singly; 0: never, and a commit wakes a drain, for the lowest latency."""
-    nudge: bool = True
-    """Wake the claim right after a commit, so that messages need not wait for beat."""
-
-    send_timeout: Seconds = 10.0
-    """The longest that one send to a destination may take."""
-    statement_timeout: SecondsOrZero = 3.0
-    """The longest that one statement may run; 0: the relay asks for no limit (as behind PgBouncer). It gives up a
-    connection that has not answered 2 s later (if it is 0, after 10 s)."""
-    queue_lease: Seconds = 60.0
-    """How long a claimed message may wait in the queue before it may be claimed again."""
-
-    backoff_base: Seconds = 1.0
-    """The wait after the first failed attempt."""
-    backoff_cap: Seconds = 3600.0
-    """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
-
-    breaker_failures: Count = 5
-    """How many sends in a row, in the cluster, of as many different messages, must find a destination out of reach
-    before its circuit opens."""
-    breaker_pause: Seconds = 5.0
-    """How long the circuit is open at first; then up to three messages try, one by one. If all fail, the next pause is
-    twice as long, up to twelve times this."""
 
     _file: Path = PrivateAttr(default_factory=lambda: settings_file().absolute())
     _found: bool = PrivateAttr(default_factory=lambda: settings_file().exists())
@@ -126,8 +82,8 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         project, its_database = read_django()
-        said = [InitSettingsSource(settings_cls, values) for values in (project, read_file(), its_database)]
-        return init_settings, Environment(settings_cls), *said
+        below = [InitSettingsSource(settings_cls, values) for values in (project, read_file(), its_database)]
+        return init_settings, Environment(settings_cls), *below
 
     def replace(self, **values: Any) -> Self:
         """A copy with other values, checked like the first."""
@@ -162,8 +118,8 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
 
     def feed(self, name: str) -> FeedPlace | None:
         """A feed by its name; None: it is not here, but perhaps the query for feeds knows it."""
-        found = self.feeds.get(name)
-        return found if isinstance(found, FeedPlace) else None
+        place = self.feeds.get(name)
+        return place if isinstance(place, FeedPlace) else None
 
     def of_feed(self, name: str) -> Settings:
         """These settings with the routes of a feed."""
@@ -210,14 +166,6 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             raise NoRoute(event_type=task, reason=reason)
         return (free or celery)[0]
 
-    def singles_of(self, destination: str) -> int | Literal["all"]:
-        """How many due messages of `destination` travel as Celery tasks of their own. With a `concurrency` none do:
-        only the slots of drains are counted for the whole cluster, also while several claims run."""
-        configured = self.destinations[destination]
-        if configured.concurrency is not None:
-            return 0
-        return self.singles if configured.singles is None else configured.singles
-
     def with_singles(self, singles: int | Literal["all"]) -> Self:
         """These settings with this number of singles for all destinations."""
         destinations = {name: each.model_copy(update={"singles": None}) for name, each in self.destinations.items()}
@@ -226,77 +174,12 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     def dead_blocks(self, destination: str) -> bool:
         """Whether a dead message holds up those behind it with the same key. It does not if the destination is not
         configured: the messages wait for the configuration."""
-        own = self.destinations.get(destination)
-        return own is not None and own.on_dead == "block"
-
-    def send_timeout_of(self, destination: str) -> float:
-        """The longest that one send to `destination` may take."""
-        own = self.destinations.get(destination)
-        return (own and own.send_timeout) or self.send_timeout
-
-    def sending_time_of(self, destination: str) -> float:
-        """Seconds after which a batch begins no further send. One of `send_timeout` can still be settled in time."""
-        return self.soft_time_limit - self.send_timeout_of(destination) - 2 * self.statement_timeout
+        configured = self.destinations.get(destination)
+        return configured is not None and configured.on_dead == "block"
 
     def limits_of(self, destination: str) -> Self:
         """These settings with the timeout of `destination`."""
         return self.model_copy(update={"send_timeout": self.send_timeout_of(destination)})
-
-    # What follows from the settings above. In this order, each is longer than the one before:
-    # longest_send, soft_time_limit, hard_time_limit, send_lease.
-
-    @property
-    def longest_send(self) -> float:
-        """Seconds that a send to the slowest destination may take, with the statements that begin and settle it."""
-        slowest = max([self.send_timeout, *map(self.send_timeout_of, self.destinations)])
-        return slowest + 2 * (self.statement_timeout or USUAL_STATEMENT)
-
-    @property
-    def send_lease(self) -> float:
-        """The lease that a begun send has at least: 40 s (or two thirds of `queue_lease`, if that is shorter), and more
-        if a send may take long."""
-        return max(2.5 * self.longest_send, min(40.0, self.queue_lease * 2 / 3))
-
-    @property
-    def soft_time_limit(self) -> float:
-        """Celery's soft limit for a publish task. A send that still runs is given up, and settled as a retry."""
-        return 0.45 * self.send_lease
-
-    @property
-    def hard_time_limit(self) -> float:
-        """Celery's hard limit: the worker process is killed, and the lease brings its messages back."""
-        return 0.625 * self.send_lease
-
-    @property
-    def drain_lease(self) -> float:
-        """For how long a drain has its slot, from when it was asked for, and again from its begin: until its last batch
-        has been sent."""
-        return DRAIN_SECONDS + self.hard_time_limit
-
-    @property
-    def unhurried(self) -> float:
-        """Seconds for a statement that did not end in time before: most of what a send may take."""
-        return max(self.statement_timeout, self.soft_time_limit * 2 / 3)
-
-    @property
-    def native_retry_max(self) -> float:
-        """Waits up to this are Celery's own retry; longer ones go back to the table."""
-        return min(60.0, self.queue_lease)
-
-    @property
-    def least_visibility_timeout(self) -> float:
-        """Twice as long as a retry may wait without being acknowledged."""
-        return 2 * (self.native_retry_max * 1.25 + self.queue_lease)
-
-    @property
-    def visibility_timeout(self) -> float:
-        """Seconds after which workers of the relay on Redis take an unacknowledged task for lost."""
-        return max(3600.0, self.least_visibility_timeout)
-
-    @property
-    def breaker_pause_max(self) -> float:
-        """The longest that a circuit is open between two tries."""
-        return 12 * self.breaker_pause
 
     def _check_contradictions(self) -> None:
         if self.backoff_cap < self.backoff_base:

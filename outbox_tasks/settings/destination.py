@@ -23,8 +23,8 @@ from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import MAX_PAYLOAD
 from outbox_tasks.text import redacted
 
-CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
-"""Bytes of the largest payload with a `claim_check`. It is in the database and in memory too."""
+LARGEST_CLAIM_CHECK_BYTES = 64 * 1024 * 1024
+"""The largest payload with a `claim_check`. It is in the database and in memory too."""
 
 STORAGE = re.compile(r"(?:(?:file|local):///|(?!file:|local:)[a-z][a-z0-9+.-]*://(?:[^\s?#/@]*@)?)[^\s?#%@]*")
 """What `claim_check` may be. With a message's id at its end, it must be a URL that any consumer can read."""
@@ -40,10 +40,10 @@ URL = re.compile(r"([^:/?#]+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?",
 @lru_cache
 def split(url: str) -> SplitResult:
     """The parts of a URL that may name several hosts. `urlsplit` may refuse an IPv6 address behind another host."""
-    found = URL.fullmatch(url)
-    if found is None:
+    parts = URL.fullmatch(url)
+    if parts is None:
         raise ValueError("it is not a URL")
-    scheme, *rest = (part or "" for part in found.groups())
+    scheme, *rest = (part or "" for part in parts.groups())
     return SplitResult(scheme.lower(), *rest)
 
 
@@ -55,7 +55,7 @@ PLAIN_URL = re.compile("(?<==)[^&=]*://[^&]*")
 def options_of(url: str) -> tuple[tuple[str, str], ...]:
     """The options behind the question mark, decoded. A plus is a plus, as in base64; a space is %20. A plain URL is not
     decoded: its reader does that, and its password may have a %23."""
-    query = PLAIN_URL.sub(lambda found: found[0].replace("%", "%25"), split(url).query)
+    query = PLAIN_URL.sub(lambda match: match[0].replace("%", "%25"), split(url).query)
     return tuple(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
 
 
@@ -84,14 +84,14 @@ def _is_storage(url: str) -> str:
 Url = Annotated[str, AfterValidator(_has_scheme)]
 StorageUrl = Annotated[str, AfterValidator(_is_storage)]
 
-WEEK, CENTURY = 7 * 86_400.0, 100 * 365 * 86_400.0
-SHORTEST = 0.001
-"""Seconds. Less would become 0 on its way to the database, and 0 means no limit there."""
+WEEK_SECONDS, CENTURY_SECONDS = 7 * 86_400.0, 100 * 365 * 86_400.0
+SHORTEST_SECONDS = 0.001
+"""Less would become 0 on its way to the database, and 0 means no limit there."""
 
 
 def _none_or_enough(seconds: float) -> float:
-    if 0 < seconds < SHORTEST:
-        raise ValueError(f"it must be 0, or at least {SHORTEST:g}")
+    if 0 < seconds < SHORTEST_SECONDS:
+        raise ValueError(f"it must be 0, or at least {SHORTEST_SECONDS:g}")
     return seconds
 
 
@@ -104,12 +104,12 @@ def _number_or_all(value: object, check: ValidatorFunctionWrapHandler) -> object
 
 # The types of the numbers. Their bounds are within what the database, Celery and the system's clocks can take, also
 # when several are added up.
-Seconds = Annotated[float, Field(ge=SHORTEST, le=WEEK, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=SHORTEST_SECONDS, le=WEEK_SECONDS, allow_inf_nan=False)]
 """For which a process waits. In milliseconds it is an int32."""
-SecondsOrZero = Annotated[float, Field(ge=0, le=WEEK, allow_inf_nan=False), AfterValidator(_none_or_enough)]
-Span = Annotated[float, Field(ge=SHORTEST, le=CENTURY, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=WEEK_SECONDS, allow_inf_nan=False), AfterValidator(_none_or_enough)]
+Span = Annotated[float, Field(ge=SHORTEST_SECONDS, le=CENTURY_SECONDS, allow_inf_nan=False)]
 """An age. So long ago, or so far ahead, is still a date."""
-SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), AfterValidator(_none_or_enough)]
+SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY_SECONDS, allow_inf_nan=False), AfterValidator(_none_or_enough)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Attempts = Annotated[int, Field(ge=1, le=30_000)]
 """The tables count them in a smallint."""
@@ -230,7 +230,7 @@ class Destination(BaseModel):
     @property
     def largest(self) -> int:
         """Bytes of the largest payload that may be written."""
-        return self.max_bytes if self.claim_check is None else CLAIM_CHECK_LARGEST
+        return self.max_bytes if self.claim_check is None else LARGEST_CLAIM_CHECK_BYTES
 
     def check_claim_check(self) -> None:
         """Raises `ConfigurationError` if it can't work with this destination."""
@@ -242,8 +242,8 @@ class Destination(BaseModel):
                 "a celery:// destination can't say where a payload is, because a task is called with the payload. "
                 "Remove claim_check, and raise max_bytes if the broker can take more"
             )
-        elif self.max_bytes >= CLAIM_CHECK_LARGEST:
+        elif self.max_bytes >= LARGEST_CLAIM_CHECK_BYTES:
             setting, value = "max_bytes", str(self.max_bytes)
-            rule = f"with claim_check it must be below {CLAIM_CHECK_LARGEST}, the most that may be written"
+            rule = f"with claim_check it must be below {LARGEST_CLAIM_CHECK_BYTES}, the most that may be written"
         if rule:
             raise ConfigurationError(setting=f"destinations.{self.name}.{setting}", value=value, rule=rule)

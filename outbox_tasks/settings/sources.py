@@ -95,13 +95,13 @@ def first_problem(error: ValidationError, fields: Mapping[str, FieldInfo]) -> Co
     """The first problem that pydantic found, without secrets: the values of settings that no repr shows. `fields` are
     the settings."""
     problem = error.errors()[0]
-    hidden = {name for known in (fields, *TABLES.values()) for name, one in known.items() if not one.repr}
+    hidden = {name for known in (fields, *TABLES.values()) for name, field in known.items() if not field.repr}
     # A feed is a table or a text, and pydantic says which of them it has tried.
     names = [str(part) for n, part in enumerate(problem["loc"]) if (n, part) != (2, FeedPlace.__name__)]
     setting = ".".join(names) or "settings"
     value = problem["input"]
     unknown = problem["type"] == "extra_forbidden"
-    secret = not hidden.isdisjoint(problem["loc"]) or unknown or "://" in str(value)
+    secret = not hidden.isdisjoint(problem["loc"]) or unknown  # an error hides the password of any URL by itself
     if isinstance(value, dict | list) or (isinstance(value, str) and secret):
         value = HIDDEN
     rule = problem["msg"].removeprefix("Value error, ")
@@ -115,6 +115,7 @@ def first_problem(error: ValidationError, fields: Mapping[str, FieldInfo]) -> Co
 def _no_such_setting(name: str, known: Collection[str]) -> str:
     """`name` and `known` are names of settings, or of variables."""
     # Without the prefix, which would make all variables alike.
-    near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
+    names = [known_name.removeprefix(PREFIX) for known_name in known]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), names, n=1)
     prefix = PREFIX if name.startswith(PREFIX) else ""
     return "there is no such setting" + (f"; did you mean {prefix}{near[0]}?" if near else "")

@@ -15,7 +15,7 @@ from celery.utils.functional import maybe_list
 
 from outbox_tasks.model import Message
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import WEEK
+from outbox_tasks.settings.destination import WEEK_SECONDS
 from outbox_tasks.supervised.by_default import knows
 from outbox_tasks.supervised.store import Begun, Run
 from outbox_tasks.wire import tracing
@@ -50,7 +50,7 @@ class Copy(NamedTuple):
             )
         except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
             return None
-        return copy if 0 < copy.lease <= WEEK else None
+        return copy if 0 < copy.lease <= WEEK_SECONDS else None
 
     @staticmethod
     def is_ours(headers: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from celery.exceptions import TimeLimitExceeded
 from celery.worker import state
 
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.database.connection import PIPE
+from outbox_tasks.database.engine import PIPE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import content
 from outbox_tasks.supervised.run import Copy

@@ -36,10 +36,10 @@ JSON = "json"
 CELERYS_OWN = re.compile(r"celeryev\b.*|.*\.pidbox")
 """The exchanges and queues of workers and dashboards for events, commands and answers."""
 
-ELSEWHERE = {"cc", "bcc"}
+COPYING_HEADERS = {"cc", "bcc"}
 """Headers for which RabbitMQ sends a copy to other queues."""
 
-TAKEN = inspect.signature(Producer.publish).parameters.keys() - {"delivery_mode", "properties"}
+NO_PROPERTIES = inspect.signature(Producer.publish).parameters.keys() - {"delivery_mode", "properties", "expiration"}
 """Names that can't be properties. kombu would act upon them, for example serialise or compress the body."""
 
 Described = dict[str, Any]
@@ -78,8 +78,8 @@ class TaskMessage:
                 raise ValueError(f"{name} is {getattr(task, name)!r:.40}")
         if accepted is not None and (refused := task.refusal(accepted)):
             raise ValueError(refused)
-        if taken := (task.properties.keys() & TAKEN) - {"expiration"}:
-            raise ValueError(f"{', '.join(sorted(taken))} can't be a property")
+        if names := task.properties.keys() & NO_PROPERTIES:
+            raise ValueError(f"{', '.join(sorted(names))} can't be a property")
         return task
 
     def refusal(self, accepted: Collection[str]) -> str | None:
@@ -94,18 +94,16 @@ class TaskMessage:
     def misdirection(self, payload: bytes, queues: Collection[str]) -> str | None:
         """Why it must not go where it says. Any writer may have made the row: a command to workers is no task, and a
         destination that names its `queues` has no others."""
-        said = [self.exchange, self.routing_key, *_texts(self.declare)]
-        if own := next((name for name in said if name and CELERYS_OWN.fullmatch(name)), None):
-            return f"{own[:80]} is for events of workers and for commands to them, not for tasks"
-        if taken := sorted(name for name in self.headers if name.lower() in ELSEWHERE):
-            return f"the header {taken[0]} would send it to other queues too"
-        legible = self.content_type == "application/json" and "compression" not in self.headers
-        fields = _fields(payload) if legible and "task" not in self.headers else self.headers
+        names = [self.exchange, self.routing_key, *_texts(self.declare)]
+        if reserved := next((name for name in names if name and CELERYS_OWN.fullmatch(name)), None):
+            return f"{reserved[:80]} is for events of workers and for commands to them, not for tasks"
+        if copying := sorted(name for name in self.headers if name.lower() in COPYING_HEADERS):
+            return f"the header {copying[0]} would send it to other queues too"
+        is_plain_json = self.content_type == "application/json" and "compression" not in self.headers
+        fields = _fields(payload) if is_plain_json and "task" not in self.headers else self.headers
         if not all(isinstance(fields.get(name), str) for name in ("task", "id")):
             return "it is no task: it has no task and no id"
-        if queues and not {self.routing_key if not self.exchange else self.exchange, *_named(self.declare)} <= {
-            *queues
-        }:
+        if queues and not {self.exchange or self.routing_key, *_named(self.declare)} <= {*queues}:
             return f"it goes to {self.exchange or self.routing_key}, and its destination's queue is {', '.join(queues)}"
         return None
 
@@ -124,8 +122,8 @@ KINDS: dict[str, Any] = {
 def run_header(message: LeasedMessage, outbox: str, lease: float) -> dict[str, Any]:
     """What the header `RUN` says: the row, its outbox, a digest of this copy, and after how many seconds of silence a
     run is lost."""
-    said = content(message.payload, message.headers)
-    return {"id": message.id, "of": outbox, "content": said, "lease": lease}
+    digest = content(message.payload, message.headers)
+    return {"id": message.id, "of": outbox, "content": digest, "lease": lease}
 
 
 def accepted(destination: Destination) -> set[str]:
@@ -142,15 +140,15 @@ def accepted(destination: Destination) -> set[str]:
 def describe(entities: Sequence[Queue | Exchange]) -> list[Described]:
     """Queues and exchanges as plain values; the live objects hold channels."""
     return [
-        {"queue" if isinstance(entity, Queue) else "exchange": _said(entity.as_dict(recurse=True))}
+        {"queue" if isinstance(entity, Queue) else "exchange": _without_defaults(entity.as_dict(recurse=True))}
         for entity in entities
     ]
 
 
-def _said(described: Described) -> Described:
-    """Without values that nobody has set: when read, they get the defaults again."""
+def _without_defaults(described: Described) -> Described:
+    """Without the values that nobody has set: who reads it fills in the defaults again."""
     return {
-        name: _said(value) if isinstance(value, dict) and name == "exchange" else value
+        name: _without_defaults(value) if isinstance(value, dict) and name == "exchange" else value
         for name, value in described.items()
         if value is not None and value != []
     }
@@ -171,13 +169,13 @@ def _fields(payload: bytes) -> Described:
     return body if isinstance(body, dict) else {}
 
 
-def _texts(said: Any) -> Iterator[str]:
-    """All texts in a value."""
-    if isinstance(said, str):
-        yield said
-    elif isinstance(said, dict | list):
-        for each in said.values() if isinstance(said, dict) else said:
-            yield from _texts(each)
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _named(declare: Sequence[Described]) -> set[str]:

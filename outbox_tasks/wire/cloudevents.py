@@ -18,11 +18,10 @@ AS_ATTRIBUTES = (EVENT_ID, *TRACE)
 """All headers that travel as attributes."""
 
 MALFORMED = (PermanentError, OverflowError, RecursionError, ValueError, struct.error)
-"""What is raised for a message that can't be expressed on the wire: the same each time."""
-ODD = (ArithmeticError, AttributeError, LookupError, TypeError)
-"""Raised for messages that nobody has thought of."""
-UNEXPRESSED = (*MALFORMED, *ODD)
-"""Not every exception: a time limit may strike anywhere, and is not about the message."""
+"""Raised for a message that can't be expressed on the wire, each time again: it is dead."""
+UNEXPRESSED = (*MALFORMED, ArithmeticError, AttributeError, LookupError, TypeError)
+"""The others are raised for messages that nobody has thought of: they are tried again. An exception that is not in this
+list, such as a time limit, is not about the message."""
 
 
 def encoded(
@@ -30,18 +29,18 @@ def encoded(
 ) -> tuple[dict[int, T], dict[int, Outcome]]:
     """What `encode` makes of each message, and the outcomes of the messages that it can't encode, both by place. A bad
     message does not stop the others."""
-    made: dict[int, T] = {}
+    encodings: dict[int, T] = {}
     outcomes: dict[int, Outcome] = {}
     for place, message in enumerate(messages):
         try:
-            found = encode(message)
+            result = encode(message)
         except UNEXPRESSED as error:
-            found = unexpressed(error)
-        if isinstance(found, Outcome):
-            outcomes[place] = found
+            result = unexpressed(error)
+        if isinstance(result, Outcome):
+            outcomes[place] = result
         else:
-            made[place] = found
-    return made, outcomes
+            encodings[place] = result
+    return encodings, outcomes
 
 
 def unexpressed(error: Exception) -> Outcome:

@@ -125,11 +125,11 @@ def _origin(message: LeasedMessage) -> _Origin | None:
     headers: object = message.headers
     if not isinstance(headers, Mapping):
         return None  # the publisher will refuse it
-    given = headers.get("traceparent")
-    if given is None:
+    traceparent = headers.get("traceparent")
+    if traceparent is None:
         return _Origin(None)
     # Most messages are not sampled, and this check costs a tenth of reading the header.
-    if not isinstance(given, str) or (len(given) == 55 and given.endswith(UNSAMPLED)):
+    if not isinstance(traceparent, str) or (len(traceparent) == 55 and traceparent.endswith(UNSAMPLED)):
         return None
     return _read(headers)
 
@@ -154,11 +154,11 @@ def _begin_batch(
         for message, origin in zip(messages, origins, strict=True)
         if origin is not None and origin.writer is not None
     ]
-    own = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+    operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
     return tracer.start_span(
         f"send {common['messaging.destination.name']}",
         kind=SpanKind.CLIENT,
-        attributes={**common, **own, "messaging.batch.message_count": len(messages)},
+        attributes={**common, **operation, "messaging.batch.message_count": len(messages)},
         links=links,
     )
 
@@ -176,7 +176,7 @@ def _begin_each(
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     links = [Link(batch.get_span_context())] if batch.is_recording() else []
-    own = {"messaging.operation.name": "publish", "messaging.operation.type": "create"}
+    operation = {"messaging.operation.name": "publish", "messaging.operation.type": "create"}
     ready: list[LeasedMessage] = []
     spans: list[Span | None] = []
     for message, origin in zip(messages, origins, strict=True):
@@ -191,7 +191,7 @@ def _begin_each(
             kind=SpanKind.PRODUCER,
             attributes={
                 **common,
-                **own,
+                **operation,
                 "messaging.message.id": message.id,
                 "messaging.message.body.size": len(message.payload),
                 "cloudevents.event_type": message.event_type,

@@ -13,7 +13,8 @@ from outbox_tasks.broker.names import DRAIN_TASK
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
 from outbox_tasks.model import DrainAsked
 from outbox_tasks.relay.drain import drain_in_slot
-from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, DRAIN_SECONDS, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings.pipe import DRAIN_SECONDS
 from outbox_tasks.worker.listener import TaskListener
 from outbox_tasks.worker.publish_task import wake_claim
 from outbox_tasks.worker.resources import Resources

@@ -1,7 +1,12 @@
-"""Rows that are published through an `AsyncSession`. Rows can be written only inside its greenlet, so they wait.
+"""Rows that are published through an `AsyncSession`. Nothing can be awaited in `publish`, so the rows wait.
 
-They are written before the next savepoint, and before the commit of the session or of its connection. So the waiting
-rows always belong to the innermost savepoint, and are dropped when that is rolled back.
+What happens to waiting rows, there are five cases:
+1. The session begins a savepoint, or its connection does. They are written before it. So rows that wait always belong
+   to the innermost savepoint.
+2. That savepoint is rolled back. The rows are dropped.
+3. The session commits, or the application commits the session's connection. They are written before the commit.
+4. The session ends, and its transaction was the connection's own, which goes on. They are written into that one.
+5. They were published while the commit was already under way. Nobody can write them: `PublishedTooLate` says so.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from outbox_tasks.errors import PublishedTooLate, UnsupportedSession
 from outbox_tasks.internals import as_if_flushing
 
 WAKE = "outbox_tasks.wake"
-"""Key of `Session.info`: the nudges to call after the next commit: see `inside`."""
+"""Key of `Session.info`: the nudges to call after the next commit, as keys of a dict."""
 
 WAITING = "outbox_tasks.waiting"
 """Key of `Session.info`: the rows that wait."""
@@ -95,7 +100,7 @@ class _Waiting:
                 event.listen(connection, name, listener)
 
     def leave(self, connection: Connection) -> None:
-        """Listen no more. The connection may live longer than the session's transaction."""
+        """Stop listening. The connection may live longer than the session's transaction."""
         if self in _watchers.get(connection, ()):
             _watchers[connection].discard(self)
             for name, listener in self._listeners():
@@ -158,11 +163,6 @@ def _write_to(of: Table) -> Update:
     return update(of)
 
 
-def inside(waking: dict[Callable[..., object], Any], nudge: Callable[..., object], savepoint: Any) -> None:
-    """Note a nudge with the savepoint that it belongs to; None, if it belongs to the transaction, or to several."""
-    waking[nudge] = None if nudge in waking else savepoint
-
-
 def _upwards(transaction: SessionTransaction | None) -> Iterable[SessionTransaction]:
     while transaction is not None:
         yield transaction
@@ -174,8 +174,7 @@ def _joined(session: Session, transaction: SessionTransaction, connection: Conne
     if not connection.dialect.is_async:
         return
     joined: dict[SessionTransaction, dict[Connection, Transaction | None]] = session.info.setdefault(JOINED, {})
-    theirs = connection.get_nested_transaction() or connection.get_transaction()
-    joined.setdefault(transaction, {})[connection] = theirs
+    joined.setdefault(transaction, {})[connection] = connection.get_nested_transaction() or connection.get_transaction()
     if WAITING in session.info:
         session.info[WAITING].watch(connection)
 
@@ -209,13 +208,6 @@ def _rolled_back(session: Session) -> None:
         session.info[WAITING].drop()
 
 
-@event.listens_for(Session, "after_soft_rollback")
-def _savepoint_rolled_back(session: Session, transaction: SessionTransaction) -> None:
-    waking = session.info.get(WAKE, {})
-    for nudge in [nudge for nudge, savepoint in waking.items() if transaction in _upwards(savepoint)]:
-        del waking[nudge]
-
-
 @event.listens_for(Session, "after_transaction_end")
 def _ended(session: Session, transaction: SessionTransaction) -> None:
     joined = session.info.get(JOINED, {}).pop(transaction, {})
@@ -226,9 +218,8 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
     waiting: _Waiting | None = session.info.pop(WAITING, None)
     if waiting is None:
         return
-    for connection, theirs in joined.items():
-        # The transaction is not the session's own, and goes on.
-        if theirs is not None and theirs.is_active and waiting.is_for(connection):
+    for connection, outer in joined.items():
+        if outer is not None and outer.is_active and waiting.is_for(connection):  # case 4
             waiting.write_to(connection)
         waiting.leave(connection)
     if waiting.entries and waiting.committed:

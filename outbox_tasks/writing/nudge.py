@@ -23,18 +23,21 @@ from outbox_tasks.text import logger
 
 log = logger(__name__)
 
-PAUSE, BROKEN_PAUSE = 0.015, 1.0
-"""Seconds between two nudges at least: the commits in between share the second one. Each wakes a claim, which costs as
-much CPU as two messages. The second pause follows if the broker does not answer."""
+PAUSE_SECONDS = 0.015
+"""Between two nudges at least: the commits in between share the second one. Each wakes a claim, which costs as much CPU
+as two messages."""
 
-MOST_CALLS = 100
-"""Calls that are kept at most; one is as good as many."""
+PAUSE_SECONDS_WITHOUT_BROKER = 1.0
+"""After a nudge that the broker did not take."""
 
-COMMIT_SECONDS, POLL_SECONDS = 0.1, 0.0005
-"""How long a nudge waits for a commit in progress, and how often it looks whether that has ended."""
+CALLS_AT_MOST = 100
+"""More calls than these are forgotten: one is as good as many."""
+
+COMMIT_SECONDS = 0.1
+"""How long a nudge waits for a commit that is under way. It looks every half millisecond whether that has ended."""
 
 EXIT_SECONDS = 1.0
-"""Seconds that a program's end waits for the nudge of its last commits."""
+"""How long the end of a program waits for the nudge of its last commits."""
 
 
 class Target(NamedTuple):
@@ -79,7 +82,7 @@ class Nudge:
         except RuntimeError as error:  # no thread starts while Python ends
             log.debug("nudge lost: %s", error)
             return
-        if calls.qsize() < MOST_CALLS:
+        if calls.qsize() < CALLS_AT_MOST:
             calls.put(_Call(after, target, time.monotonic() + COMMIT_SECONDS))
 
     def of(self, target: Target) -> Callable[..., object]:
@@ -102,7 +105,7 @@ class Nudge:
     def _run(self, calls: Calls) -> None:
         waiting: list[_Call] = []
         while waiting != [END]:
-            waiting += _taken(calls, POLL_SECONDS if waiting else None)
+            waiting += _taken(calls, 0.0005 if waiting else None)
             if ready := [call for call in waiting if call.is_ready()]:
                 waiting = [call for call in waiting if call not in ready]
                 time.sleep(self._nudge({call.target for call in ready}))
@@ -111,12 +114,12 @@ class Nudge:
         """Returns the seconds until the next time."""
         try:
             self._wake(targets)
-            return PAUSE
+            return PAUSE_SECONDS
         except BrokerUnreachable as error:
             log.debug("nudge lost: %s", error)
         except Exception:
             log.exception("nudge failed")
-        return BROKEN_PAUSE
+        return PAUSE_SECONDS_WITHOUT_BROKER
 
 
 def _taken(calls: Calls, timeout: float | None) -> Iterator[_Call]:

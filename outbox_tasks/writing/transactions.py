@@ -17,7 +17,7 @@ from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, RightsMissing, SchemaMissing, UnsupportedSession
 from outbox_tasks.internals import block_of_test, can_await
 from outbox_tasks.settings.django_project import name_in_tests
-from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
+from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, write_out_to
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MYSQL_LOST, MYSQL_RIGHTS = (1049, 1054, 1146), (1044, 1142, 1143, 1370)
 """Numbers of MySQL's errors for a database, column or table that is missing, and for a missing right."""
 
 MYSQL_COLLISION = (1020, 1213)
-"""The same for a row that another transaction has changed, and for a deadlock."""
+"""Numbers of its errors for a row that another transaction has changed, and for a deadlock."""
 
 
 class Transaction(ABC):
@@ -62,8 +62,8 @@ class Transaction(ABC):
 
     @abstractmethod
     def wake(self, nudge: Callable[..., object]) -> None:
-        """Call `nudge` after the commit; once, if this is called with the same one again. Not, if the savepoint that is
-        open now is rolled back."""
+        """Call `nudge` after the commit, once for each nudge. A savepoint that is rolled back makes no difference: a
+        needless nudge costs less than to know."""
 
     @abstractmethod
     def opened(self) -> object:
@@ -152,7 +152,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def trouble(error: BaseException) -> tuple[Literal["missing", "rights", "collision"] | None, str]:
-    """Why a statement failed, if we know it, and what the driver says in a line. In any dialect."""
+    """Why a statement failed, in any dialect, and the driver's first line. None: it failed for another reason."""
     inner = getattr(error, "orig", None) or error.__cause__ or error
     reason = str(inner).partition("\n")[0]
     state, number = sqlstate(error), inner.args[0] if inner.args else None
@@ -192,8 +192,7 @@ class _OfConnection(Transaction):
                 event.listen(connection, name, _connection_commits)
             for name in ("rollback", "rollback_twophase"):
                 event.listen(connection, name, _connection_rolled_back)
-            event.listen(connection, "rollback_savepoint", _savepoint_rolled_back)
-        inside(_owing.setdefault(connection, {}), nudge, connection.get_nested_transaction())
+        _owing.setdefault(connection, {})[nudge] = None
 
     def opened(self) -> object:
         return self._connection.get_transaction()
@@ -212,7 +211,7 @@ class _OfSession(Transaction):
         return chosen_by(self._session, of)
 
     def wake(self, nudge: Callable[..., object]) -> None:
-        inside(self._session.info.setdefault(WAKE, {}), nudge, self._session.get_nested_transaction())
+        self._session.info.setdefault(WAKE, {})[nudge] = None
 
     def opened(self) -> object:
         return self._session.get_transaction()
@@ -254,13 +253,13 @@ class _OfDjango(Transaction):
     def opened(self) -> object:
         if (block := block_of_test(self._connection)) is not None:
             return block
-        found = _Opened()
-        self._connection.on_commit(partial(id, found))  # Django drops this when the transaction ends, either way
-        return found
+        stand_in = _Opened()
+        self._connection.on_commit(partial(id, stand_in))  # Django drops this when the transaction ends, either way
+        return stand_in
 
 
-_owing: WeakKeyDictionary[Connection, dict[Callable[..., object], object]] = WeakKeyDictionary()
-"""The Core connections that have published, each with the nudges to call after its next commit: see `inside`."""
+_owing: WeakKeyDictionary[Connection, dict[Callable[..., object], None]] = WeakKeyDictionary()
+"""The Core connections that have published, each with the nudges to call after its next commit."""
 
 
 def _connection_commits(connection: Connection, *_: object) -> None:
@@ -269,12 +268,6 @@ def _connection_commits(connection: Connection, *_: object) -> None:
     transaction = connection.get_transaction()
     for nudge in nudges:
         nudge(lambda: transaction is None or not transaction.is_active)
-
-
-def _savepoint_rolled_back(connection: Connection, *_: object) -> None:
-    ended = connection.get_nested_transaction()
-    owing = _owing.get(connection, {}).items()
-    _owing[connection] = {nudge: savepoint for nudge, savepoint in owing if savepoint is not ended}
 
 
 def _connection_rolled_back(connection: Connection, *_: object) -> None:

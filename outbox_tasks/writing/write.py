@@ -20,13 +20,13 @@ from outbox_tasks.writing.nudge import Nudge, Target
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, Transaction, explain, transaction
 
-CHUNK = 16 * 1024 * 1024
-"""Characters of one statement. A parameter of a gigabyte is too long for PostgreSQL."""
+STATEMENT_CHARACTERS = 16 * 1024 * 1024
+"""How long the rows of one statement are, unless a single row is longer. PostgreSQL takes no gigabyte."""
 
 UNIQUE_VIOLATION = "23505"
 
-NOTHING: Row = dict.fromkeys(sql.statement("write/publish_one.sql", None).names)
-"""A message of which nothing is known yet."""
+EMPTY: Row = dict.fromkeys(sql.statement("write/publish_one.sql", None).names)
+"""Each parameter of publish_one.sql as null."""
 
 TEXTS = ("event_type", "destination", "key", "aggregate_type", "aggregate_id", "content_type")
 
@@ -48,20 +48,20 @@ class Writer:
     def write(self, session: AnySession, messages: Iterable[Message]) -> list[UUID]:
         """Check all messages, then insert them. Returns their ids."""
         ids: list[UUID] = []
-        made: list[Row] = []
-        once = False
+        all_rows: list[Row] = []
+        id_was_chosen = False
         trace = tracing.current()
         for message in messages:
-            id, own = rows(message, self._settings, trace)
+            id, rows_of_message = rows(message, self._settings, trace)
             ids.append(id)
-            made.extend(own)
-            once = once or message.id is not None
-        if made:
-            opened = transaction(session, made[0]["event_type"])
-            insert = self._insert_once if once else self._insert
-            if not opened.defers(self._messages, insert, made):
-                insert(opened.connection(self._messages), made)
-            self._wake(opened, {row["destination"] for row in made})
+            all_rows.extend(rows_of_message)
+            id_was_chosen = id_was_chosen or message.id is not None
+        if all_rows:
+            opened = transaction(session, all_rows[0]["event_type"])
+            insert = self._insert_once if id_was_chosen else self._insert
+            if not opened.defers(self._messages, insert, all_rows):
+                insert(opened.connection(self._messages), all_rows)
+            self._wake(opened, {row["destination"] for row in all_rows})
         return ids
 
     def _wake(self, opened: Transaction, destinations: set[str]) -> None:
@@ -81,17 +81,17 @@ class Writer:
         except Exception as error:
             explain(error, self._settings.database_schema)
             raise
-        if taken and self.nudge is not None:  # what was behind it in its key may be due
+        if taken and self.nudge is not None:  # a message that waited behind it, for their key, may be due
             opened.wake(self.nudge)
         return taken
 
-    def _execute(self, verb: Verb, connection: AnyConnection, made: list[Row]) -> None:
-        event_type = made[0]["event_type"]
+    def _execute(self, verb: Verb, connection: AnyConnection, all_rows: list[Row]) -> None:
+        event_type = all_rows[0]["event_type"]
         try:
-            if verb is self._publish and len(made) == 1 and _is_ascii(made[0]):
-                execute(connection, self._publish_one, _parameters(made[0]), event_type)
+            if verb is self._publish and len(all_rows) == 1 and _is_ascii(all_rows[0]):
+                execute(connection, self._publish_one, _parameters(all_rows[0]), event_type)
                 return
-            for text in _chunks(made):
+            for text in _texts(all_rows):
                 execute(connection, verb, {"row": text}, event_type)
         except Exception as error:  # each driver and framework has errors of its own
             state = explain(error, self._settings.database_schema)
@@ -107,20 +107,20 @@ def _is_ascii(row: Row) -> bool:
 
 def _parameters(row: Row) -> Row:
     """The parameters of publish_one.sql."""
-    given = {**NOTHING, **row}
+    parameters = {**EMPTY, **row}
     text = row.get("text")
-    given["payload"] = b64decode(row["data"]) if text is None else text.encode()
+    parameters["payload"] = b64decode(row["data"]) if text is None else text.encode()
     if "headers" in row:
-        given["headers"] = json.dumps(given["headers"])
-    return given
+        parameters["headers"] = json.dumps(row["headers"])
+    return parameters
 
 
-def _chunks(made: Iterable[Row]) -> Iterator[str]:
-    """The rows as JSON, in their order, in texts of `CHUNK` at most (or of one row)."""
+def _texts(all_rows: Iterable[Row]) -> Iterator[str]:
+    """The rows as JSON, in their order: one text for each statement."""
     texts: list[str] = []
     size = 0
-    for text in map(json.dumps, made):
-        if texts and size + len(text) > CHUNK:
+    for text in map(json.dumps, all_rows):
+        if texts and size + len(text) > STATEMENT_CHARACTERS:
             yield f"[{','.join(texts)}]"
             texts, size = [], 0
         texts.append(text)

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from tests.acceptance.spans import close, set_up
 
 worker_process_init.connect(set_up, weak=False)

@@ -21,7 +21,7 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from outbox_tasks import Destination, Inbox, LeasedMessage, Message, Outbox, Outcome, Settings
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.migrations import upgrade
 
 REDIS = os.environ["OUTBOX_BROKER_URL"].removesuffix("/0")

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 
 from lab.trace import Move, Trace
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.relay.claim import Pace, Tally, claim

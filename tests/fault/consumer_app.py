@@ -9,7 +9,7 @@ from celery import Celery
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.inbox import Inbox
 
 SCHEMA = os.environ["OUTBOX_DATABASE_SCHEMA"]

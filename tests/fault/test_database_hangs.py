@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, make_url
 from lab.frozen import frozen
 from lab.proxy import Proxy
 from lab.trace import Trace
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.operating.problems import examine

@@ -115,7 +115,7 @@ def test_while_the_storage_is_down_small_messages_are_sent_and_large_ones_are_tr
 def test_a_payload_over_the_largest_size_is_refused_at_the_write(
     outbox: Outbox, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.settings.destination.CLAIM_CHECK_LARGEST", 5000)
+    monkeypatch.setattr("outbox_tasks.settings.destination.LARGEST_CLAIM_CHECK_BYTES", 5000)
     with Session(engine) as session, session.begin(), pytest.raises(PayloadTooLarge):
         outbox.publish(session, "page.made", LARGE)
     assert rows.hot() == []

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings.django_project import database_url
@@ -192,7 +192,8 @@ def test_it_leaves_alone_what_init_has_made(project: Project) -> None:
 def test_another_database_than_postgresql_is_refused_with_what_to_do(project: Project) -> None:
     sqlite = json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"})
     said = project.manage(MIGRATE, fails=True, DATABASE=sqlite).splitlines()[-1]
-    assert "Django's database 'default': it is sqlite, and only postgresql is supported." in said
+    assert "dialect is 'sqlite', and only postgresql is supported here" in said
+    assert "Django's database 'default'" in said
     assert "router" in said
 
 

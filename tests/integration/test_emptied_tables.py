@@ -123,7 +123,7 @@ class TestADatabaseThatIsNotInUtf8:
             try:
                 refused = place.command("init", settings=place.settings())
                 assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
-                assert f"needs a database in UTF8. This one is in {encoding}" in refused.output
+                assert f"in this database: it is in {encoding}" in refused.output
                 assert encoding in found(place.settings(), "database_encoding")["database_encoding"].fact
                 source = open_source("shop", place.url)
                 if encoding == "SQL_ASCII":  # bytes that nobody can read

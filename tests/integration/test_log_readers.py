@@ -15,7 +15,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox, Settings
-from outbox_tasks.database.connection import engine_url, migrating
+from outbox_tasks.database.connection import migrating
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.relay.store import Store

@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
 from outbox_tasks.archive import days
-from outbox_tasks.database.connection import engine_url, migrating
+from outbox_tasks.database.connection import migrating
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.migrations import upgrade, upgrade_feed

@@ -20,7 +20,7 @@ import atexit, multiprocessing, os, sys, threading
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing import broker_nudge, nudge
 

@@ -20,7 +20,7 @@ from sqlalchemy import Engine, func, insert, select, text
 
 from outbox_tasks.archive import days as days_module
 from outbox_tasks.cli import outbox
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import DatabaseUnavailable, MaintainedElsewhere
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import retention

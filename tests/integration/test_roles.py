@@ -573,7 +573,7 @@ def test_whoever_may_not_write_is_told_how_to_get_the_right(place: Place) -> Non
     finally:
         place.command("init", "--writer", writer, settings=settings)
     done = place.command("init", "--writer", "nobody_of_this_name", settings=settings)
-    assert (done.exit_code, "The role 'nobody_of_this_name' was given no rights" in done.output) == (1, True)
+    assert (done.exit_code, "role = 'nobody_of_this_name' is no role of this database" in done.output) == (1, True)
 
 
 def explained(verb: str) -> str:

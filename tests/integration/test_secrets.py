@@ -102,7 +102,8 @@ def test_nothing_that_people_logs_and_tables_are_told_has_a_secret(
         run(*command)
     assert clean(caplog.text)
     assert "http" in shown
-    for table in vars(rows.tables).values():
+    names = ("messages", "archive", "destinations", "inbox", "audit", "acts", "tallies", "heartbeats", "alerts")
+    for table in (getattr(rows.tables, name) for name in names):
         with rows.engine.connect() as connection:
             assert clean(str(connection.execute(table.select()).all())), table.name
 

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Inbox, Message, Outbox
+from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import InvalidMessage, NotInTransaction, ReusedId, SchemaMissing, UnsupportedSession
 from outbox_tasks.model import uuid7
 from outbox_tasks.testing.store import seen_within
@@ -340,7 +341,8 @@ class TestReadsFromAReplica:
 class TestSeveralEngines:
     def test_the_session_chooses_by_the_table(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
         elsewhere = create_engine("sqlite://")
-        with Session(binds={Base: elsewhere, rows.tables.messages: engine}) as session, session.begin():
+        messages = tables(rows.tables.messages.schema).messages
+        with Session(binds={Base: elsewhere, messages: engine}) as session, session.begin():
             id = outbox.publish(session, "order.created", {})
         assert found(rows) == {id}
 

@@ -20,7 +20,7 @@ from outbox_tasks.operating import retention
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from outbox_tasks.relay.store.processes import holder
-from outbox_tasks.settings.destination import CENTURY, WEEK
+from outbox_tasks.settings.destination import CENTURY_SECONDS, WEEK_SECONDS
 from tests.claims import begin, keep_house, take, take_batch
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease
@@ -96,19 +96,20 @@ class TestTakeSingly:
 
     def test_works_with_the_largest_numbers_that_settings_take(self, new_store: MakeStore, rows: Rows) -> None:
         largest: dict[str, Any] = {
-            "max_attempts": 30_000, "max_age": CENTURY, "concurrency": 10_000, "rate_limit": 1_000_000,
-            "send_timeout": WEEK,
+            "max_attempts": 30_000, "max_age": CENTURY_SECONDS, "concurrency": 10_000, "rate_limit": 1_000_000,
+            "send_timeout": WEEK_SECONDS,
         }  # fmt: skip
         store = new_store(
-            destinations={"orders": {"url": "a://b", **largest}}, queue_lease=WEEK,
-            backoff_base=WEEK, backoff_cap=WEEK, statement_timeout=WEEK, inbox_retention=CENTURY,
+            destinations={"orders": {"url": "a://b", **largest}}, queue_lease=WEEK_SECONDS,
+            backoff_base=WEEK_SECONDS, backoff_cap=WEEK_SECONDS, statement_timeout=WEEK_SECONDS,
+            inbox_retention=CENTURY_SECONDS,
         )  # fmt: skip
         ids = rows.insert(2) + rows.insert(1, key="k")
         singles = take(store, {"orders": 50_000})
         assert {single.id for single in singles} == set(ids)
         for single in singles:
-            settle(store, single.token, Verdict(begun(store, single), Step.RETRY, 1.25 * WEEK, "busy", "later"))
-            assert due_in(rows, single.id) == pytest.approx(2.25 * WEEK, abs=60)
+            settle(store, single.token, Verdict(begun(store, single), Step.RETRY, 1.25 * WEEK_SECONDS, "busy", "later"))
+            assert due_in(rows, single.id) == pytest.approx(2.25 * WEEK_SECONDS, abs=60)
         assert retention.forget(store, 10) == 0
 
     @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.model import Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import (
     InvalidMessage,
     NoRoute,
@@ -31,7 +31,7 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Message, sibling, uuid7
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE
-from outbox_tasks.writing.nudge import PAUSE, Nudge
+from outbox_tasks.writing.nudge import PAUSE_SECONDS, Nudge
 from tests.conftest import MakeSettings, Rows, Stream, eventually
 
 AnySession = Session | Connection
@@ -162,7 +162,7 @@ class TestMessages:
         self, outbox: Outbox, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch, own_ids: bool
     ) -> None:
         """PostgreSQL takes no parameter of a gigabyte. All statements are of one transaction."""
-        monkeypatch.setattr("outbox_tasks.writing.write.CHUNK", 5000)
+        monkeypatch.setattr("outbox_tasks.writing.write.STATEMENT_CHARACTERS", 5000)
         statements: list[int] = []
         messages = [
             Message("a", "é" * size, to="mail", id=uuid7() if own_ids else None) for size in (9000, *[100] * 200)
@@ -285,8 +285,8 @@ class TestNudge:
         eventually(lambda: wakes)
         nudge()
         eventually(lambda: len(wakes) >= 2)
-        assert len(wakes) <= 3 + (time.monotonic() - began) / PAUSE
-        assert all(later - earlier >= PAUSE for earlier, later in pairwise(wakes))
+        assert len(wakes) <= 3 + (time.monotonic() - began) / PAUSE_SECONDS
+        assert all(later - earlier >= PAUSE_SECONDS for earlier, later in pairwise(wakes))
 
     def test_a_failed_one_does_not_stop_the_next(self) -> None:
         calls: list[int] = []

@@ -22,7 +22,7 @@ from outbox_tasks.model import LeasedMessage, Message, Outcome, Result
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.publishers import Publishers, send
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import CLAIM_CHECK_LARGEST, Destination
+from outbox_tasks.settings.destination import LARGEST_CLAIM_CHECK_BYTES, Destination
 from outbox_tasks.text import without_login, without_secrets
 from outbox_tasks.writing.rows import rows
 from tests.conftest import MakeSettings, eventually
@@ -350,7 +350,7 @@ class TestAtTheWrite:
     def test_with_a_claim_check_more_is_taken_up_to_its_limit(
         self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.settings.destination.CLAIM_CHECK_LARGEST", 100)
+        monkeypatch.setattr("outbox_tasks.settings.destination.LARGEST_CLAIM_CHECK_BYTES", 100)
         small = {"url": "a://b", "max_bytes": 10}
         made = settings(destinations={"orders": small, "files": {**small, "claim_check": "s3://bucket"}})
         rows(Message("order.created", b"x" * 100, to="files"), made)
@@ -359,7 +359,7 @@ class TestAtTheWrite:
                 rows(Message("order.created", b"x" * size, to=to), made)
 
     def test_the_limit_is_64_mib(self) -> None:
-        assert Destination(url="a://b", claim_check="s3://bucket").largest == CLAIM_CHECK_LARGEST == 2**26
+        assert Destination(url="a://b", claim_check="s3://bucket").largest == LARGEST_CLAIM_CHECK_BYTES == 2**26
 
     def test_the_writer_needs_no_fsspec(self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "fsspec", None)

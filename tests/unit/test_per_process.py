@@ -60,9 +60,13 @@ def test_a_value_that_could_not_be_made_is_tried_again() -> None:
 def test_threads_that_ask_at_the_same_time_share_one_value() -> None:
     start = threading.Barrier(8)
     made: list[object] = []
+    two_made = threading.Event()
 
     def make() -> object:
         made.append(object())
+        if len(made) > 1:
+            two_made.set()
+        two_made.wait(0.1)  # so that another thread that does not wait for this one makes a value too
         return made[-1]
 
     held = PerProcess(make)
@@ -73,6 +77,7 @@ def test_threads_that_ask_at_the_same_time_share_one_value() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(ask, range(8))) == set(made)
+    assert len(made) == 1
     assert len(made) == 1
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_tasks.broker.task_broker import app_of
-from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import (
     ConfigurationError,
     NoRoute,
@@ -22,7 +22,7 @@ from outbox_tasks.errors import (
     SettingsFileError,
 )
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import WEEK, Destination
+from outbox_tasks.settings.destination import WEEK_SECONDS, Destination
 from outbox_tasks.settings.sources import Environment
 from outbox_tasks.text import redacted
 from tests.conftest import MakeSettings
@@ -60,8 +60,8 @@ class TestLimits:
         assert (made.sending_time_of("slow"), made.sending_time_of("quick")) == (5, 38)
 
     @given(
-        send=st.floats(0.001, WEEK), own=st.floats(0.001, WEEK), statement=st.floats(0.001, WEEK),
-        queue=st.floats(0.001, WEEK),
+        send=st.floats(0.001, WEEK_SECONDS), own=st.floats(0.001, WEEK_SECONDS),
+        statement=st.floats(0.001, WEEK_SECONDS), queue=st.floats(0.001, WEEK_SECONDS),
     )  # fmt: skip
     def test_always_end_in_the_same_order(self, send: float, own: float, statement: float, queue: float) -> None:
         """A slow send is settled, then given up, then killed, and only then claimed again."""
@@ -125,6 +125,8 @@ class TestContradictions:
         ({"queue_lease": float("nan")}, "queue_lease"),
         ({"singles": 201}, "singles"),
         ({"statement_timeout": -1}, "statement_timeout"),
+        ({"statement_timeout": float("nan")}, "statement_timeout"),
+        ({"claim_interval": f"redis://:{'s3cret' * 2}@host"}, "claim_interval"),
         ({"log_format": "csv"}, "log_format"),
         ({"source": ""}, "source"),
         ({"database_url": "localhost"}, "database_url"),
@@ -140,6 +142,7 @@ def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], setting: st
     with pytest.raises(ConfigurationError) as caught:
         Settings(**values)
     assert caught.value.setting == setting
+    assert "s3cret" not in str(caught.value)
 
 
 class TestUnknownKeys:
@@ -175,6 +178,7 @@ class TestUnknownKeys:
             monkeypatch.setenv(f"{name}_SERVICE_PORT_HTTP", "80")
             monkeypatch.setenv(f"{name}_PORT", "tcp://10.96.7.20:80")
             monkeypatch.setenv(f"{name}_PORT_80_TCP_PORT", "80")
+        assert Settings() == Settings()
         assert Settings().monitor_port is None
         lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert [line.partition("_PORT")[0] for line in lines] == ["OUTBOX", "OUTBOX_MONITOR", "OUTBOX_WEB"]
@@ -284,8 +288,9 @@ class TestDestinationsAndRoutes:
         assert [made.dead_blocks(name) for name in ("a", "b", "unknown")] == [True, False, False]
 
     def test_a_destination_may_have_its_own_dial(self) -> None:
-        made = Settings(destinations={"a": {"url": "a://b", "singles": "all"}, "b": {"url": "a://b"}}, singles=9)
-        assert (made.singles_of("a"), made.singles_of("b")) == ("all", 9)
+        urls = {"a": {"url": "a://b", "singles": "all"}, "b": {"url": "a://b"}, "c": {"url": "a://b", "singles": 0}}
+        made = Settings(destinations=urls, singles=9)
+        assert [made.singles_of(name) for name in urls] == ["all", 9, 0]
 
     def test_a_destination_with_a_concurrency_has_drains_only(self) -> None:
         made = Settings(destinations={"a": {"url": "a://b", "singles": "all", "concurrency": 3}})
@@ -294,12 +299,17 @@ class TestDestinationsAndRoutes:
 
 class TestCredentials:
     URL = f"redis+stream://user:{SECRET}@localhost/0/s?password={SECRET}"
+    FEED: ClassVar = {"url": f"mysql://user:{SECRET}@localhost/shop"}
 
     @pytest.mark.parametrize("show", [repr, str])
     def test_are_not_in_the_repr(self, show: Callable[[object], str]) -> None:
-        made = Settings(database_url=self.URL, broker_url=self.URL, destinations={"orders": {"url": self.URL}})
-        assert SECRET not in show(made)
-        assert SECRET not in show(made.destinations)
+        made = Settings(
+            database_url=self.URL, broker_url=self.URL, alert_webhook=self.URL, archive_export=f"s3://{SECRET}@b/c",
+            destinations={"orders": {"url": self.URL, "claim_check": f"s3://{SECRET}@b/c"}}, feeds={"eu": self.FEED},
+            broker_transport_options={"password": SECRET}, web_users={"ada": {"password": SECRET * 4}},
+        )  # fmt: skip
+        for part in (made, made.destinations, made.feeds, made.web_users):
+            assert SECRET not in show(part)
 
     @pytest.mark.parametrize(
         "values",
@@ -368,6 +378,25 @@ def test_two_feeds_with_one_source_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"feeds\.us\.url .*the source of feeds\.eu too") as caught:
         Settings(feeds={"eu": eu, "us": eu})
     assert "secret" not in str(caught.value)
+
+
+def test_a_feeds_own_routes_count_before_the_others() -> None:
+    urls = {"orders": "a://b", "audit": "a://b", "shop": "a://b"}
+    routes = {"order.*": ["orders"], "*": ["audit"]}
+    feed = {"url": "sqlite:////a.db", "routes": {"*.created": ["shop"]}}
+    settings = Settings(destinations=urls, routes=routes, feeds={"eu": feed})
+    assert settings.of_feed("eu").routed("order.created") == ["shop"]
+    assert settings.of_feed("eu").routed("order.paid") == ["orders"]
+    assert settings.of_feed("us").routed("order.created") == ["orders"]
+
+
+def test_a_scheme_has_no_case_and_a_plus_in_an_option_is_a_plus() -> None:
+    shop = Destination(url="CELERY://?queue=a+b,c%20d")
+    assert (shop.scheme, shop.queues) == ("celery", ["a+b", "c d"])
+
+
+def test_without_a_statement_timeout_a_send_still_has_time_for_its_statements() -> None:
+    assert Settings(send_timeout=10, statement_timeout=0).longest_send == 16
 
 
 def test_a_file_with_a_mark_of_its_byte_order_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

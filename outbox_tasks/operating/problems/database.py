@@ -7,7 +7,8 @@ import json
 import psycopg
 
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.database.connection import PIPE, SLOW_TRIP, lacks_rights
+from outbox_tasks.database.connection import SLOW_TRIP, lacks_rights
+from outbox_tasks.database.engine import PIPE
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.operating.problems.problem import Problem, error, note, warning
