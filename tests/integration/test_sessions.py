@@ -341,7 +341,7 @@ class TestReadsFromAReplica:
 class TestSeveralEngines:
     def test_the_session_chooses_by_the_table(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
         elsewhere = create_engine("sqlite://")
-        messages = tables(rows.tables.messages.schema).messages
+        messages = tables(outbox.settings.database_schema).messages
         with Session(binds={Base: elsewhere, messages: engine}) as session, session.begin():
             id = outbox.publish(session, "order.created", {})
         assert found(rows) == {id}
