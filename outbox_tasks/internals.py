@@ -141,13 +141,6 @@ def limit_only_tasks() -> None:
         signal.signal(signal.SIGUSR1, lambda *caught: raises(*caught) if current_task else None)
 
 
-def replace_safe_say(say: Function) -> None:
-    """Replace `safe_say`, by which a worker writes past its loggers in signal handlers."""
-    from celery.apps import worker
-
-    worker.safe_say = say
-
-
 def wrap_calls(send_task: Wrap, then: Wrap, get: Wrap) -> None:
     """Wrap `Celery.send_task`, in which all ways to call a task end, and the results' methods that wait. Nothing less
     catches every call: a `producer` given to `Task.apply_async` gets lost on some ways, such as in a chain."""

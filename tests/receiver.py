@@ -26,6 +26,7 @@ class Receiver:
         """Take requests, and never answer, until it is told not to hang."""
         self.got: list[dict[str, Any]] = []
         """Those that were answered with success."""
+        self.headers: list[Any] = []
         self.tries = 0
         self.over = threading.Event()
 
@@ -43,6 +44,7 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             made.tries += 1
+            made.headers.append(self.headers)
             while made.hang and not made.over.wait(0.02):
                 pass
             if made.over.is_set():

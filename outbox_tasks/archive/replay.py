@@ -19,7 +19,7 @@ from outbox_tasks.archive.replay_copy import Copier
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActRefused
 from outbox_tasks.operating.messages.acts import Plan, Steps, batch_size
-from outbox_tasks.operating.messages.find import FIRST, Filter
+from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import storable
 
@@ -49,7 +49,7 @@ class Replay:
     resumes: int | None = None
     """It goes on with this replay of the audit, which began at `began`, and its copies are those of that one."""
     began: datetime | None = None
-    after: int = FIRST
+    after: int = 0
     """Only messages with higher numbers."""
     limit: int | None = None
     """How many of its limit the former replay has left."""
@@ -78,7 +78,7 @@ class Replay:
         if database.ask("act/one.sql", entry=entry)[0].wanted is not None:
             raise ActRefused(reason=f"no. {entry} is under way; to end it: outbox-tasks audit --stop {entry}")
         names = [name for name in Filter.__slots__ if name in facts]
-        place = facts.get("place", {"seq": FIRST, "passed": 0})
+        place = facts.get("place", {"seq": 0, "passed": 0})
         rest = {"resumes": entry, "began": found[0].at.isoformat(), **facts, "after": place["seq"]}
         replay = cls.recorded(Filter.recorded({name: facts[name] for name in names}), (), rest)
         return replay if "limit" not in facts else replace(replay, limit=max(0, facts["limit"] - place["passed"]))

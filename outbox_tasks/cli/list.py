@@ -13,7 +13,7 @@ from rich.text import Text
 from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
 from outbox_tasks.cli.shared.output import ago, answer, cell, json_option, listed, remark, table
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.find import COUNTED, MOST_GROUPS, STATES, Filter, Lookup
+from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, GROUPS_AT_MOST, STATES, Filter, Lookup
 from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Page, read_page
@@ -94,7 +94,7 @@ def _list_errors(store: Store, destination: str | None, limit: int) -> None:
     if len(shown) < len(groups):
         remark(f"These are the largest {limit:,} of {len(groups):,} groups; --limit shows more.")
     if not complete:
-        remark(f"Only the first {MOST_GROUPS:,} groups were looked at.")
+        remark(f"Only the first {GROUPS_AT_MOST:,} groups were looked at.")
 
 
 def _error_table(groups: list[dict[str, Any]]) -> Table:
@@ -132,4 +132,4 @@ def _key_lines(keys: list[dict[str, Any]]) -> list[Text]:
 
 
 def _count(count: int) -> str:
-    return f"{count:,}" + ("+" if count >= COUNTED else "")
+    return f"{count:,}" + ("+" if count >= COUNTED_AT_MOST else "")

@@ -26,7 +26,7 @@ from outbox_tasks.cli.shared.output import (
 )
 from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
-from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
+from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.operating.messages.search import KINDS, Answer, search
 from outbox_tasks.text import many, moment, one_line, printable, shell_line
@@ -116,8 +116,8 @@ def _message(one: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(f"Message {one['id']}", "bold"), _grid(_facts(one))]
     events = ((event.at if isinstance(event.at, str) else moment(event.at), event.text) for event in life(one))
     parts += [Text("\nHistory", "bold"), _grid(events)]
-    if len(one["history"]) >= KEPT:
-        parts.append(Text(f"Of a long history, the first entry and the last {KEPT - 1} are kept.", "dim"))
+    if len(one["history"]) >= HISTORY_KEPT:
+        parts.append(Text(f"Of a long history, the first entry and the last {HISTORY_KEPT - 1} are kept.", "dim"))
     if traces := tracebacks(one):
         parts += [Text("\nTraceback", "bold"), Text(printable(traces[-1]))]
     size = f"{len(one['payload']):,} bytes"

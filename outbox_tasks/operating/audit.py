@@ -10,9 +10,8 @@ from outbox_tasks.text import many, moment, one_line, span
 FORM = "form"
 """The fact that tells the form of an act from another one with the same token."""
 
-KEPT = 1_000
+CHANGED_KEPT = 1_000
 """A redrive keeps the ids of so many messages that it has changed: the first ones. See sql/act/redrive.sql."""
-
 
 DOING = {"redrive": "redriving", "try": "trying", "discard": "discarding", "purge": "deleting", "replay": "replaying"}
 """Acts on messages, and what they are while they are under way."""

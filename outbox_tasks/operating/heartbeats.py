@@ -38,11 +38,6 @@ class Heartbeat:
         return self.facts.get("queues") or []
 
     @property
-    def unknown(self) -> list[str]:
-        """The supervised tasks that came to this worker lately, and that it does not know."""
-        return sorted(self.facts.get("unknown") or ())
-
-    @property
     def started(self) -> datetime | None:
         """When this worker started, if it says so."""
         try:
@@ -78,12 +73,12 @@ class Heartbeats:
 
     @property
     def unknown_tasks(self) -> dict[str, list[str]]:
-        """The supervised tasks that live workers don't know, with the names of these workers."""
-        found: dict[str, list[str]] = {}
+        """The supervised tasks that came to live workers lately and that these don't know, with the workers' names."""
+        unknown: dict[str, list[str]] = {}
         for worker in self.supervising:
-            for task in worker.unknown if worker.alive else ():
-                found.setdefault(task, []).append(worker.name.removesuffix(" (tasks)"))
-        return found
+            for task in sorted(worker.facts.get("unknown") or ()) if worker.alive else ():
+                unknown.setdefault(task, []).append(worker.name.removesuffix(" (tasks)"))
+        return unknown
 
     @property
     def shared_names(self) -> list[str]:

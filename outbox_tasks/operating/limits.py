@@ -14,17 +14,8 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActRefused
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.relay.store.traffic import Change, Limits
-from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import PerSecond, Processes, Seconds, Singles
 from outbox_tasks.text import moment, short
-
-RULES: dict[str, TypeAdapter[Any]] = {
-    "rate_limit": TypeAdapter(PerSecond),
-    "concurrency": TypeAdapter(Processes),
-    "singles": TypeAdapter(Singles),
-    "seconds": TypeAdapter(Seconds),
-}
-"""What each may be: the rules of the settings."""
 
 STEERED = ("rate_limit", "concurrency", "singles")
 """The settings of a destination that a person can change while the relay runs."""
@@ -54,9 +45,9 @@ def in_words(setting: str, value: Any) -> str:
     """The value of a setting, with its unit."""
     if value is None:
         return "none"
-    if setting == "rate_limit":
-        return f"{value:g} a second"
-    return f"{value:g} at once" if setting == "concurrency" else "all" if value in ("all", inf) else f"{value:g}"
+    if value in ("all", inf):
+        return "all"
+    return f"{value:g}{ {'rate_limit': ' a second', 'concurrency': ' at once'}.get(setting, '') }"
 
 
 def in_force(database: Database, destination: str) -> list[InForce]:
@@ -67,78 +58,65 @@ def in_force(database: Database, destination: str) -> list[InForce]:
 def set_by_people(database: Database) -> dict[str, list[InForce]]:
     """What people have set, by destination."""
     limits = Limits(database.engine, database.settings)
-    found = {name: [each for each in _in_force(limits, name) if each.change] for name in limits.set_by_people()}
-    return {name: counts for name, counts in found.items() if counts}
+    changed = {name: [each for each in _in_force(limits, name) if each.change] for name in limits.set_by_people()}
+    return {name: in_force for name, in_force in changed.items() if in_force}
 
 
 def _in_force(limits: Limits, destination: str) -> list[InForce]:
-    limit, settings = limits.of(destination), limits.settings
-    made = []
+    limit, own = limits.of(destination), limits.settings.destinations[destination]
+    in_force = []
     for setting in STEERED:
-        value, change = getattr(limit, setting), limit.changes.get(setting)
+        change = limit.changes.get(setting)
         if setting == "singles" and limit.concurrency is not None:
-            change = None
-            whence = "because it has a concurrency"
+            change, whence = None, "because it has a concurrency"
+        elif change:
+            end = f"until {moment(change.until)}" if change.until else "until somebody clears it"
+            whence = f"by {change.who} {end}" + (f": {change.why}" if change.why else "")
+        elif getattr(own, setting) is not None:
+            whence = "its own setting"
         else:
-            whence = _of_person(change) if change else _of_settings(settings, destination, setting)
-        made.append(InForce(setting, value, whence, change))
-    return made
-
-
-def _of_person(change: Change) -> str:
-    end = f"until {moment(change.until)}" if change.until else "until somebody clears it"
-    return f"by {change.who} {end}" + (f": {change.why}" if change.why else "")
-
-
-def _of_settings(settings: Settings, destination: str, setting: str) -> str:
-    own = settings.destinations[destination]
-    if getattr(own, setting) is not None:
-        return "its own setting"
-    return "the general setting" if hasattr(settings, setting) else "the default"
+            whence = "the general setting" if hasattr(limits.settings, setting) else "the default"
+        in_force.append(InForce(setting, getattr(limit, setting), whence, change))
+    return in_force
 
 
 def limit(
-    database: Database,
-    destination: str,
-    wanted: Mapping[str, Any],
-    who: str,
-    why: str,
-    seconds: float | None = None,
+    database: Database, destination: str, wanted: Mapping[str, Any], who: str, why: str, seconds: float | None = None
 ) -> list[str]:
     """Set limits in the place of settings, for so many seconds, or until `clear`. Workers keep to them within a second
     or two. Returns what somebody had set before, in words. Raises `ActRefused`."""
-    checked = {setting: _checked(setting, value) for setting, value in wanted.items()}
-    if not checked:
+    values = {setting: _checked(setting, value) for setting, value in wanted.items()}
+    if not values:
         raise ActRefused(reason=f"say which limit: {', '.join(STEERED)}")
     if not why.strip():
         raise ActRefused(reason="say why: others will want to know")
-    rows = [{"setting": name, "value": "Infinity" if value == "all" else value} for name, value in checked.items()]
+    rows = [{"setting": name, "value": "Infinity" if value == "all" else value} for name, value in values.items()]
+    until = None if seconds is None else _checked("seconds", seconds)
     with database.transaction() as run:
         changed = run(
-            "audit/limit.sql",
-            destination=destination,
-            wanted=json.dumps(rows),
-            seconds=None if seconds is None else _checked("seconds", seconds),
-            person=who,
-            reason=why,
+            "audit/limit.sql", destination=destination, wanted=json.dumps(rows), seconds=until, person=who, reason=why
         )
-        if checked.keys() != {"singles"}:  # what waits singly in the queue was not limited
+        if values.keys() != {"singles"}:  # what waits singly in the queue was not limited
             run("claim/hold_back.sql", destinations=[destination])
     wake(database.settings)
-    return [_replaced(row) for row in changed if row.replaced is not None]
+    replaced = []
+    for row in changed:
+        if row.replaced is not None:
+            end = f"until {moment(row.replaced_until)}" if row.replaced_until else "until somebody cleared it"
+            replaced.append(f"{row.setting} was {in_words(row.setting, row.replaced)}, by {row.replaced_by} {end}")
+    return replaced
 
 
 def _checked(setting: str, value: Any) -> Any:
+    """The value, by the rules of the settings."""
+    rules: dict[str, Any] = {
+        "rate_limit": PerSecond, "concurrency": Processes, "singles": Singles, "seconds": Seconds,
+    }  # fmt: skip
     try:
-        return RULES[setting].validate_python(value)
+        return TypeAdapter(rules[setting]).validate_python(value)
     except ValidationError as error:
         rule = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ActRefused(reason=f"{setting} can't be {short(value)!r}: {rule}") from None
-
-
-def _replaced(row: Any) -> str:
-    end = f"until {moment(row.replaced_until)}" if row.replaced_until else "until somebody cleared it"
-    return f"{row.setting} was {in_words(row.setting, row.replaced)}, by {row.replaced_by} {end}"
 
 
 def clear(database: Database, destination: str, who: str, why: str | None = None) -> list[str]:

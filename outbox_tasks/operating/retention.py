@@ -26,21 +26,11 @@ from outbox_tasks.settings.operation import DAY
 
 log = logging.getLogger(__name__)
 
-ACTS = 365 * DAY
-"""Seconds for which acts of people are kept."""
+ROWS_A_BATCH = 5_000
+"""Old rows that one statement deletes. Between two batches there is a pause, for the work of others."""
 
-LONG = 600.0
-"""Seconds for which the messages of a day may be counted before it goes."""
-
-COUNTED = 10_000
-"""Messages that are still at work are counted up to so many."""
-
-MARKS = 5_000
-"""Marks of the inbox that one statement deletes."""
-PAUSE = 0.05
-"""Seconds between two batches, for the work of others."""
-MOMENT = 0.5
-"""Seconds after which a run begins no further batch or day: its worker may also have to claim."""
+RUN_SECONDS = 0.5
+"""After this time a run begins no further batch or day: its worker may also have to claim."""
 
 
 @dataclass
@@ -84,12 +74,12 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not make the next days", done):
             done.made = turn(store)
         with _logged("could not delete old counts, workers and acts", done):
-            store.ask("keep/forget.sql", acts=float(ACTS))
+            store.ask("keep/forget.sql", acts=365.0 * DAY)
         with _logged("could not delete old marks of the inbox", done):
             done.forgotten, more = forget_marks(store)
             done.more = done.more or more
         with _logged("could not forget what was copied from feeds", done):
-            Feeds(store).forget(store.settings.inbox_retention, MARKS)
+            Feeds(store).forget(store.settings.inbox_retention, ROWS_A_BATCH)
         settings = store.settings
         if settings.archive_retention:
             with _logged("could not drop old days of the archive", done):
@@ -144,13 +134,13 @@ def forget(store: Store, size: int) -> int:
 
 def forget_marks(store: Store) -> tuple[int, bool]:
     """Delete the inbox's old marks, for a moment. Returns how many, and whether there are more."""
-    ends = time.monotonic() + MOMENT
+    ends = time.monotonic() + RUN_SECONDS
     count = 0
-    while (gone := forget(store, MARKS)) == MARKS:
+    while (gone := forget(store, ROWS_A_BATCH)) == ROWS_A_BATCH:
         count += gone
         if time.monotonic() >= ends:
             return count, True
-        time.sleep(PAUSE)
+        time.sleep(0.05)
     return count + gone, False
 
 
@@ -173,7 +163,7 @@ def _logged(failure: str, done: Maintained) -> Iterator[None]:
 
 def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) -> None:
     """Drop the days that are older. If one can't be dropped, the next ones are tried all the same."""
-    ends = time.monotonic() + MOMENT
+    ends = time.monotonic() + RUN_SECONDS
     for day in ended_days(store, older_than):
         # Only a run that dropped something may ask for another one at once. Otherwise runs would follow each other
         # without end.
@@ -188,11 +178,11 @@ def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) 
             done.dropped.append(day.date)
             log.info("the archive's %s is dropped", day.date)
     # All of them: an earlier run may have died after a drop.
-    while store.ask("keep/troubles.sql", most=MARKS)[0].count >= MARKS:
+    while store.ask("keep/troubles.sql", most=ROWS_A_BATCH)[0].count >= ROWS_A_BATCH:
         if not patient and time.monotonic() >= ends:
             done.more = True
             return
-        time.sleep(PAUSE)
+        time.sleep(0.05)
 
 
 def _remove(store: Store, day: Day, done: Trimmed) -> None:
@@ -203,14 +193,14 @@ def _remove(store: Store, day: Day, done: Trimmed) -> None:
             "sessions that stay open for hours"
         )
         raise DayKept(day=day.date, reason=reason)
-    if count := store.ask("keep/at_work.sql", **day.span, most=COUNTED)[0].count:
+    if count := store.ask("keep/at_work.sql", **day.span, most=10_000)[0].count:
         reason = (
             f"{count} of its messages are still at work. See `outbox-tasks list`: dead letters can be redriven or "
             "discarded"
         )
         raise DayKept(day=day.date, reason=reason)
     # Of messages that are not at work and have not ended, something has lost them.
-    if (lost := store.ask("keep/missing.sql", LONG, **day.span)[0].count) > 0:
+    if (lost := store.ask("keep/missing.sql", 600.0, **day.span)[0].count) > 0:
         reason = (
             f"{lost} of its messages are neither at work, nor does the journal say that they ended. Somebody has "
             "deleted rows by hand, or it is a bug: please report it. `sql/look/strays.sql` names them"

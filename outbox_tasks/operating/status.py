@@ -22,9 +22,6 @@ STATES = {
 }  # fmt: skip
 """The states of a destination, as `DestinationStatus.state` names them, in words."""
 
-ACTS_READ = 100
-"""Acts under way that are read."""
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -74,7 +71,7 @@ def read(connections: Connections) -> Status:
         return Status(examination, _queues(site))
     try:
         archived, estimated = overview.archived(site.store)
-        acts = site.store.ask("act/going.sql", size=ACTS_READ)
+        acts = site.store.ask("act/going.sql", size=100)
     except OutboxError:  # the database went away just now: the next look says so
         return Status(examination, _queues(site))
     return Status(examination, _queues(site), site.destinations, site.heartbeats, site.feeds, acts, archived, estimated)

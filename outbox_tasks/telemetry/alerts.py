@@ -8,41 +8,42 @@ Without a database that takes writes nobody tells anything here: the rules for P
 from __future__ import annotations
 
 import json
-import logging
 import threading
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from celery import bootsteps
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ConfigurationError, NotInstalled, OutboxError, WebhookFailed
+from outbox_tasks.errors import ConfigurationError, OutboxError, WebhookFailed
 from outbox_tasks.operating.problems import Examination, Problem, Severity, examine
 from outbox_tasks.settings import MAINTAIN_QUEUE, Settings
 from outbox_tasks.settings.destination import HIDDEN
 from outbox_tasks.signals import problems_changed
-from outbox_tasks.text import logger, one_line, redacted, span, storable, without_secrets
+from outbox_tasks.text import STARS, logger, one_line, redacted, span, storable, without_secrets
 from outbox_tasks.worker.resources import Resources
 
 log = logger("outbox_tasks.alerts")
 
 LOOK_SECONDS = 15.0
-"""Between two looks, by one worker of the cluster."""
+"""Seconds between two looks, by one worker of the cluster."""
 
 QUIET_SECONDS = 60.0
 """A problem is over when it was absent for so long."""
 
 KEPT_SECONDS = 30 * 86_400.0
-"""For which an alert that is over stays in the table."""
+"""An alert that is over stays in the table for so long."""
 
 POST_TIMEOUT_SECONDS = 5.0
-"""For connecting to the webhook, and for each read and write."""
-
-ANSWER_BYTES = 200
-"""Of a webhook's refusal that the log quotes."""
+"""Seconds for connecting to the webhook, and for each read and write."""
 
 
 class AlertsStep(bootsteps.StartStopStep):
@@ -161,40 +162,36 @@ def body(alerts: Sequence[Mapping[str, Any]], source: str) -> dict[str, Any]:
 
 
 def check(settings: Settings) -> None:
-    """Raises `NotInstalled` or `ConfigurationError` if alerts can't be posted as the settings say."""
-    if settings.alert_webhook is None:
-        return
-    try:
-        import httpx
-    except ModuleNotFoundError as error:
-        packages = "'outbox-tasks[http]'"
-        raise NotInstalled(what="The alert_webhook", missing=error.name, packages=packages) from error
-    try:
-        good = httpx.URL(settings.alert_webhook).scheme in ("http", "https")
-    except httpx.InvalidURL:
-        good = False
-    if not good:
+    """Raises `ConfigurationError` if alerts can't be posted as the settings say."""
+    url = urlsplit(settings.alert_webhook or "http://nowhere")
+    if url.scheme not in ("http", "https") or not url.hostname:
         raise ConfigurationError(setting="alert_webhook", value=HIDDEN, rule="it must be an http:// or https:// URL")
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A webhook that has moved is an error: what is posted goes to no other place."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def post(url: str, what: Mapping[str, Any]) -> str:
     """Post it to a webhook. Returns the status of the answer. Raises `WebhookFailed`."""
-    import httpx
-
-    def hides_url(record: logging.LogRecord) -> bool:
-        return str(httpx.URL(url)) not in record.getMessage()
-
-    client_log = logging.getLogger("httpx")
-    client_log.addFilter(hides_url)  # it logs the URL of each request, which is a secret
+    login, at, place = url.partition("://")[2].rpartition("@")
+    basic = ""
+    headers = {"Content-Type": "application/json"}
+    if at:
+        user, _, password = login.partition(":")
+        basic = b64encode(unquote(f"{user}:{password}").encode()).decode()
+        headers["Authorization"] = f"Basic {basic}"
     try:
-        with httpx.Client(timeout=POST_TIMEOUT_SECONDS) as client, client.stream("POST", url, json=what) as answer:
-            if answer.is_success:
-                return f"HTTP {answer.status_code}"
-            refusal = next(answer.iter_bytes(ANSWER_BYTES), b"").decode(errors="replace")
-            reason = " ".join(f"HTTP {answer.status_code} {without_secrets(refusal, url)}".split())
-            raise WebhookFailed(place=redacted(url), reason=reason)
-    except httpx.HTTPError as error:
-        reason = without_secrets(str(error), url) or type(error).__name__
-        raise WebhookFailed(place=redacted(url), reason=reason) from None
-    finally:
-        client_log.removeFilter(hides_url)
+        request = Request(f"{urlsplit(url).scheme}://{place}", json.dumps(what).encode(), headers)  # noqa: S310 - see `check`
+        with build_opener(_NoRedirect).open(request, timeout=POST_TIMEOUT_SECONDS) as answer:
+            return f"HTTP {answer.status}"
+    except HTTPError as refused:
+        with refused:  # the log quotes the beginning of its answer
+            reason = f"HTTP {refused.code} {refused.read(200).decode(errors='replace')}"
+    except (OSError, ValueError, HTTPException) as failed:
+        reason = str(failed) or type(failed).__name__
+    reason = without_secrets(reason.replace(basic, STARS) if basic else reason, url)
+    raise WebhookFailed(place=redacted(url), reason=" ".join(reason.split()))

@@ -27,17 +27,14 @@ from outbox_tasks.text import logger
 
 log = logger(__name__)
 
-EVERY = 2.0
-"""Seconds from a count until it is written."""
+WRITTEN_AFTER_SECONDS = 2.0
+"""From a count until it is written; five times as long after a write has failed."""
 
-BROKEN = 10.0
-"""The same after a write has failed."""
+INTERVAL_SECONDS = 5
+"""The outcomes of so many seconds are counted together."""
 
-INTERVAL = 5
-"""Seconds of which the outcomes are counted together."""
-
-MOST = 10_000
-"""Counts that are kept while the database is away. Beyond that, the oldest are dropped."""
+COUNTS_KEPT_AT_MOST = 10_000
+"""While the database is away. Beyond that, the oldest are dropped."""
 
 Key = tuple[int, str, str]
 """The interval, by the monotonic clock; destination; outcome."""
@@ -72,7 +69,7 @@ class Counters:
 
     def count(self, destination: str, outcomes: Iterable[str]) -> None:
         """Count an outcome for each of some messages: see `model.Step` and claim/expire.sql."""
-        now = int(time.monotonic()) // INTERVAL
+        now = int(time.monotonic()) // INTERVAL_SECONDS
         counts = {(now, destination, str(outcome)): count for outcome, count in Counter(outcomes).items()}
         self._add(Counter(counts), {})
 
@@ -126,7 +123,7 @@ class Counters:
         with own.lock:
             own.counts.update(counts)
             own.runs |= runs
-        self._write_in(EVERY)
+        self._write_in(WRITTEN_AFTER_SECONDS)
 
     def _write_in(self, wait: float) -> None:
         """Start a thread that writes after `wait` seconds, unless there is one. An idle process has none."""
@@ -144,7 +141,7 @@ class Counters:
 
     def _flush_in_time(self) -> None:
         if not self.flush():
-            self._write_in(BROKEN)
+            self._write_in(5 * WRITTEN_AFTER_SECONDS)
 
     def _write(self, counts: Counter[Key], runs: dict[str, Run]) -> None:
         if not counts and not runs:
@@ -152,7 +149,12 @@ class Counters:
         now, store = time.monotonic(), self._store()
         if counts:
             rows = [
-                {"ago": max(0.0, now - (interval + 1) * INTERVAL), "destination": to, "outcome": outcome, "count": n}
+                {
+                    "ago": max(0.0, now - (interval + 1) * INTERVAL_SECONDS),
+                    "destination": to,
+                    "outcome": outcome,
+                    "count": n,
+                }
                 for (interval, to, outcome), n in counts.items()
             ]
             outcomes = {"arrived": [*SENT], "failures": [*FAILED], "refusals": [*REFUSED]}
@@ -164,6 +166,6 @@ class Counters:
 
 
 def _bounded(counts: Counter[Key]) -> Counter[Key]:
-    if len(counts) <= MOST:
+    if len(counts) <= COUNTS_KEPT_AT_MOST:
         return counts
-    return Counter({key: counts[key] for key in sorted(counts)[-MOST:]})
+    return Counter({key: counts[key] for key in sorted(counts)[-COUNTS_KEPT_AT_MOST:]})

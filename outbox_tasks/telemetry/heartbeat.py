@@ -29,8 +29,8 @@ from outbox_tasks.worker.resources import ConsumerStep, Resources
 
 log = logger(__name__)
 
-EVERY = 5.0
-"""Seconds between two heartbeats."""
+BEAT_SECONDS = 5.0
+"""Between two heartbeats."""
 
 
 class HeartbeatStep(ConsumerStep):
@@ -91,8 +91,8 @@ class Heartbeat:
     def _run(self) -> None:
         wait = 0.0
         while not self._ended.wait(wait):
-            wait = EVERY
-            if self._liveness.trouble(EVERY) is None:
+            wait = BEAT_SECONDS
+            if self._liveness.trouble(BEAT_SECONDS) is None:
                 # The doctor compares the clocks of the hosts.
                 row = {**self._row, "facts": {**self._facts, "clock": round(time.time(), 3)}}
                 self._do("report/beat.sql", seen=json.dumps([row]), late=LATE)

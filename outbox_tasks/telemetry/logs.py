@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 from celery import Celery, current_task, signals
 from celery.app.log import Logging
 from celery.utils.log import ColorFormatter
 
 from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, TASKS
-from outbox_tasks.internals import replace_safe_say
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.text import json_line, one_line, printable, without_secrets
 
@@ -123,20 +121,11 @@ def _is_json(app: Celery) -> bool:
 
 
 def _write_json_early() -> None:
-    """Write as JSON also the lines that Celery writes before its loggers are set up, or directly to stderr as it
-    ends."""
+    """Write as JSON also the lines that are logged before Celery has set up its loggers."""
     logging.captureWarnings(True)
     handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(Json())
     logging.getLogger().addHandler(handler)
-    replace_safe_say(_say)
-
-
-def _say(message: str, stream: TextIO | None = sys.__stderr__) -> None:
-    # Past the loggers, like Celery: a signal may have interrupted one of them.
-    record = logging.makeLogRecord({"name": "celery.worker", "levelname": "INFO", "msg": message})
-    if stream is not None:
-        os.write(stream.fileno(), (Json().format(record) + "\n").encode())
 
 
 def _quieten(record: logging.LogRecord) -> bool:

@@ -29,12 +29,6 @@ from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_SECONDS = 0.5
-"""In which the broker refuses a connection. A liveness probe has a second or so in all."""
-
-FRESH_SECONDS = 1.0
-"""For which what was found is shown again."""
-
 WsgiApp = Callable[[Any, Any], Any]
 
 Pages = Mapping[str, WsgiApp]
@@ -197,7 +191,7 @@ def refuses(app: Celery) -> bool:
     if not connection.hostname or not port:
         return False
     try:
-        socket.create_connection((connection.hostname, port), CONNECT_TIMEOUT_SECONDS).close()
+        socket.create_connection((connection.hostname, port), 0.5).close()  # a probe has a second or so
     except OSError as error:
         return isinstance(error, ConnectionRefusedError | socket.gaierror)
     return False
@@ -215,5 +209,5 @@ class _Recent:
             if time.monotonic() >= self._until:
                 problems = examine(self._settings, only=self._codes).problems
                 self._errors = [each.fact for each in problems if each.severity is Severity.ERROR]
-                self._until = time.monotonic() + FRESH_SECONDS
+                self._until = time.monotonic() + 1.0
             return self._errors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from lab.proxy import Proxy
 from outbox_tasks import Outbox
-from outbox_tasks.local.commands import CELERY
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import Rows, eventually
 from tests.receiver import Receiver, receiver
@@ -94,14 +92,3 @@ def test_a_cluster_tells_each_change_once_through_a_failed_post_a_kill_and_an_ou
     assert logged("error: The broker ") == [survivor]
     assert not posted("no_beat"), "it follows from the broker"
     assert len(posted("dead_letters")) == 2
-
-
-def test_a_worker_without_the_webhook_s_client_says_so_at_its_start(relay: Relay, tmp_path: Path) -> None:
-    (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError('there is none', name='httpx')")
-    without = Relay(tmp_path, relay.values, tmp_path, *relay.paths)
-    worker = without.worker([*CELERY, "worker", "-Q", "outbox.maintain", "-P", "solo"])
-    try:
-        assert worker.container.child.wait(60) == 1
-        assert "pip install 'outbox-tasks[http]'" in worker.logs()
-    finally:
-        without.close()

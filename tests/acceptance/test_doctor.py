@@ -92,7 +92,7 @@ def test_a_healthy_relay_has_no_problem(relay: Relay, run: Run) -> None:
     told = eventually(lambda: (one := run("doctor", "--json")).exit_code == 0 and one)
     said = json.loads(told.stdout)
     assert (said["problems"], said["healthy"]) == ([], True)
-    assert {"each queue is served", "their timeouts fit together", "beat ticks"} <= {*said["in_order"]["Workers"]}
+    assert {"each queue is served", "their settings fit together", "beat ticks"} <= {*said["in_order"]["Workers"]}
     for_people = eventually(lambda: (one := run("doctor")).exit_code == 0 and one)
     assert for_people.stdout.rstrip().endswith("Everything that was looked at is in order.")
 
@@ -114,13 +114,6 @@ def test_two_workers_of_one_name(relay: Relay, start: Start) -> None:
     start("-n", "twin@%h", "-Q", "mails")
     start("-n", "twin@%h", "-Q", "mails")
     assert "2 workers are called twin@" in told(relay, "same_name").fact
-
-
-def test_a_worker_whose_time_limit_outlasts_the_lease(relay: Relay) -> None:
-    assert found(relay, "lease_short") == {}
-    shorter = relay.settings.replace(queue_lease=30, send_timeout=2)
-    [problem, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).problems)
-    assert "is 25 s, and its lease lasts 20 s" in problem.fact
 
 
 def test_a_worker_that_writes_no_heartbeat_here(relay: Relay, rows: Rows, engine: Engine) -> None:

@@ -16,7 +16,7 @@ from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.operating.heartbeats import Heartbeat, Heartbeats
 from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.store import Store
-from outbox_tasks.telemetry.counters import EVERY
+from outbox_tasks.telemetry.counters import WRITTEN_AFTER_SECONDS
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Beat, Relay
 from tests.conftest import eventually
@@ -74,7 +74,7 @@ def test_a_nudged_claim_does_not_count_as_a_tick_of_beat(
     beat.suspend()
     try:
         # Until what it had sent before has been run, and told.
-        eventually(lambda: (Heartbeats.read(store).age("beat") or 0.0) > 2 * EVERY)
+        eventually(lambda: (Heartbeats.read(store).age("beat") or 0.0) > 2 * WRITTEN_AFTER_SECONDS)
         before = Heartbeats.read(store)
         with PinnedCelery("nudge", broker=str(relay.settings.broker_url), settings=relay.settings) as app:
             Broker(app, relay.settings).wake_claim()

@@ -154,7 +154,7 @@ class TestAnAct:
         assert (going["seq"], going["count"], going["held"]) == (slow, 1, True)
 
     def test_tries_once_more_what_somebody_was_changing(self, runner: Runner, rows: Rows, monkeypatch: Any) -> None:
-        monkeypatch.setattr(batches, "BATCH", 1)
+        monkeypatch.setattr(batches, "BATCH_MESSAGES", 1)
         first, *_ = bury(rows, 3)
         schema = rows.tables.messages.schema
         with rows.engine.connect() as other:
@@ -234,8 +234,8 @@ class TestTrouble:
         self, asleep: Runner, runner: Runner, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The former process does one more batch just before."""
-        monkeypatch.setattr(background, "LEASE", 0.0)
-        monkeypatch.setattr(batches, "BATCH", 1)
+        monkeypatch.setattr(background, "LEASE_SECONDS", 0.0)
+        monkeypatch.setattr(batches, "BATCH_MESSAGES", 1)
         bury(rows, 5)
         entry = begin(asleep, limit=3)
         asleep._take()
@@ -259,7 +259,7 @@ class TestTrouble:
     ) -> None:
         """Leases that run out at any moment, on real locks. Each holder gets on a little: on a machine that is so busy
         that every lease ends before its first batch, nothing would ever be done."""
-        monkeypatch.setattr(batches, "BATCH", 5)
+        monkeypatch.setattr(batches, "BATCH_MESSAGES", 5)
         bury(rows, 40)
         runners = [new_runner() for _ in range(3)]
         entry = begin(runners[0], limit=limit, rate=10)  # or the holder is back before another could take it
@@ -288,7 +288,7 @@ class TestTrouble:
     def test_two_acts_on_the_same_messages_change_each_once(
         self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(batches, "BATCH", 7)
+        monkeypatch.setattr(batches, "BATCH_MESSAGES", 7)
         bury(rows, 150)
         first, second = new_runner(), new_runner()
         entries = [begin(first), begin(second, who="bob", action="discard")]
@@ -302,7 +302,7 @@ class TestTrouble:
     ) -> None:
         bury(rows, 200)
         code = (
-            "import time, uuid; from outbox_tasks.operating.messages import background; background.LEASE = 1.0;"
+            "import time, uuid; from outbox_tasks.operating.messages import background; background.LEASE_SECONDS = 1.0;"
             "from outbox_tasks.operating.messages.find import Filter; from outbox_tasks.relay.store import Store;"
             "from outbox_tasks.settings import Settings; runner = background.Runner(Store.connect(Settings()));"
             "runner.begin('redrive', Filter(states=('dead',)), who='ann', why=None, token=uuid.uuid4(), rate=20);"
@@ -330,8 +330,8 @@ class TestTrouble:
     def test_a_lease_is_renewed_while_a_slow_rate_waits(
         self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(background, "LEASE", 1.5)
-        monkeypatch.setattr(background, "LOOK", 0.1)
+        monkeypatch.setattr(background, "LEASE_SECONDS", 1.5)
+        monkeypatch.setattr(background, "LOOK_SECONDS", 0.1)
         bury(rows, 3)
         first, second = new_runner(), new_runner()
         entry = begin(first, rate=0.01)
@@ -362,7 +362,7 @@ class TestTrouble:
     def test_the_database_gone_in_between(
         self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(background, "RETRY", 0.1)
+        monkeypatch.setattr(background, "RETRY_SECONDS", 0.1)
         bury(rows, 30)
         store = new_store()
         runner = Runner(store)
@@ -387,10 +387,17 @@ class TestTrouble:
         assert (act["count"], act["facts"]["error"]) == (0, "KeyError: 'nonsense'")
         assert runner.going() == []
 
+    def test_only_slow_batches_in_a_row_end_it(self, runner: Runner, rows: Rows) -> None:
+        bury(rows, 2)
+        entry = begin(runner, rate=0.5)
+        runner._slow[entry] = 4
+        eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
+        assert runner._slow == {}
+
     def test_a_database_that_is_too_slow_for_it_ends_it(
         self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(background, "RETRY", 0.01)
+        monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
         bury(rows)
         runner = Runner(new_store(statement_timeout=0.05))
         with rows.engine.connect() as other, other.begin():

@@ -16,7 +16,7 @@ from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
 from outbox_tasks.signals import claimed, settled
-from outbox_tasks.telemetry.counters import MOST, Counters
+from outbox_tasks.telemetry.counters import COUNTS_KEPT_AT_MOST, Counters
 from tests.conftest import Rows, eventually
 from tests.contract.messages import message
 
@@ -108,12 +108,38 @@ def test_counts_are_kept_while_the_database_is_away_up_to_a_bound(store: Store, 
     assert counters.flush()
     assert counted(rows) == {("orders", "sent"): 4}
     away = True
-    for n in range(MOST + 10):
+    for n in range(COUNTS_KEPT_AT_MOST + 10):
         counters.count(f"d{n}", ["sent"])
     assert not counters.flush()
-    assert len(counters._own.get().counts) == MOST
+    assert len(counters._own.get().counts) == COUNTS_KEPT_AT_MOST
     counters._own.get().counts.clear()
     counters.close()
+
+
+def test_what_was_written_before_a_failure_is_not_written_again(store: Store, rows: Rows) -> None:
+    """And of two reports of a run the newer one counts, also if the older one could not be written."""
+    counters = Counters(lambda: store)
+    counters.count("orders", ["sent"] * 3)
+    counters.ran("claim", claimed=1)
+    rename = f"ALTER TABLE {rows.tables.messages.schema}.{{}} RENAME TO {{}}"
+    with rows.engine.begin() as connection:
+        connection.exec_driver_sql(rename.format("outbox_heartbeats", "elsewhere"))
+    assert not counters.flush()
+    counters.ran("claim", claimed=2)
+    with rows.engine.begin() as connection:
+        connection.exec_driver_sql(rename.format("elsewhere", "outbox_heartbeats"))
+    assert counters.flush()
+    assert counted(rows) == {("orders", "sent"): 3}
+    assert Heartbeats.read(store).last["claim"].facts["claimed"] == 2
+    counters.close()
+
+
+def test_a_lease_that_was_lost_is_no_send(counters: Counters, app: Celery, store: Store) -> None:
+    for step, sends in ((Step.STALE, None), (Step.RETRY, 0)):
+        settled.send(sender=app, destination="orders", lease="x", verdicts=[Verdict(message(1), step)], seconds=0.1)
+        assert counters.flush()
+        age = Heartbeats.read(store).age("publish")
+        assert (age is None) is (sends is None)
 
 
 def test_a_forked_process_does_not_write_its_parents_counts(counters: Counters, rows: Rows) -> None:

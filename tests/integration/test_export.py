@@ -266,7 +266,7 @@ class TestNothingIsDroppedUnverified:
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where it should be mounted there is nothing; a directory in its place would hide that."""
-        monkeypatch.setattr(retention, "MOMENT", 60)  # a slow machine would leave the second day to the next run
+        monkeypatch.setattr(retention, "RUN_SECONDS", 60)  # a slow machine would leave the second day to the next run
         archived.fill(archived.ago(9), 2)
         archived.fill(archived.ago(8), 2)
         place.rmdir()

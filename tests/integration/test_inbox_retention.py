@@ -53,21 +53,21 @@ class TestRetention:
     def test_it_goes_on_until_no_old_mark_is_left(
         self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retention, "MARKS", 10)
-        monkeypatch.setattr(retention, "MOMENT", 60)
+        monkeypatch.setattr(retention, "ROWS_A_BATCH", 10)
+        monkeypatch.setattr(retention, "RUN_SECONDS", 60)
         fill(store, inboxes, 35, age=8 * DAY)
         assert retention.forget_marks(store) == (35, False)
         assert inboxes.marks() == []
 
     def test_it_stops_after_its_time(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retention, "MARKS", 10)
-        monkeypatch.setattr(retention, "MOMENT", 0)
+        monkeypatch.setattr(retention, "ROWS_A_BATCH", 10)
+        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
         fill(store, inboxes, 35, age=8 * DAY)
         assert retention.forget_marks(store) == (10, True)
 
     def test_two_at_once_share_the_marks(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retention, "MARKS", 100)
-        monkeypatch.setattr(retention, "MOMENT", 60)
+        monkeypatch.setattr(retention, "ROWS_A_BATCH", 100)
+        monkeypatch.setattr(retention, "RUN_SECONDS", 60)
         fill(store, inboxes, 2_000, age=8 * DAY)
         with ThreadPoolExecutor(4) as pool:
             done = list(pool.map(retention.forget_marks, [store] * 4))
@@ -92,8 +92,8 @@ class TestRetention:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         retention.maintain(store)
-        monkeypatch.setattr(retention, "MARKS", 10)
-        monkeypatch.setattr(retention, "MOMENT", 0)
+        monkeypatch.setattr(retention, "ROWS_A_BATCH", 10)
+        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
         fill(store, inboxes, 15, age=8 * DAY)
         app = make_app(settings(broker_url=own_redis.url))
         app.finalize()

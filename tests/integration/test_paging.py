@@ -144,7 +144,7 @@ def test_a_walk_finds_each_message_once_in_both_directions(
     store: Store, fill: Any, look: int, records: list[dict[str, Any]], wanted: Filter, size: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("LOOK", "FIRST_LOOK"):
+        for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
             patched.setattr(paging, name, look)
         right = expected(fill(records), wanted)
         pages = list(walk(store, wanted, size))
@@ -198,7 +198,7 @@ def test_the_dead_of_a_group_have_pages(store: Store, rows: Rows) -> None:
 def test_says_how_far_it_looked_and_goes_on_from_there(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("LOOK", "FIRST_LOOK"):
+    for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
         monkeypatch.setattr(paging, name, 20)
     [wanted] = rows.insert(event_type="wanted")
     rows.insert(50)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks import Outbox
-from outbox_tasks.database.connection import migrating
+from outbox_tasks.database.connection import Database, migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.problems import Problem, Severity, transactions
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, eventually
@@ -119,6 +120,11 @@ def test_a_prepared_transaction(elsewhere: Settings, another_server: EmbeddedPos
         left = found(elsewhere, "prepared_transaction")["prepared_transaction"]
         assert "'forgotten' of outbox" in left.fact
         assert "under the same keys waits" in left.cause
+        connection.execute(publish)  # type: ignore[arg-type]
+        [(later,)] = connection.execute("SELECT id FROM outbox_all")
+        with closing(Database.connect(elsewhere)) as database:
+            waits = str(Lookup(database).one(later)["waits"])
+        assert waits.startswith("A prepared transaction has written a message of this key"), waits
         connection.execute(left.remedy.partition("--")[0])
     assert found(elsewhere, "prepared_transaction") == {}
 

@@ -97,7 +97,7 @@ class TestRedrive:
     def test_pages_miss_no_message_that_died_at_the_same_time(
         self, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.operating.messages.acts.LOOK", 7)
+        monkeypatch.setattr("outbox_tasks.operating.messages.acts.ROWS_A_LOOK", 7)
         moment = text("timestamptz '2026-01-01'")
         ids = bury(rows, 20, dead_at=seconds_from_now(-5))
         rows.change(ids, dead_at=moment)

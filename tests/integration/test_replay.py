@@ -202,7 +202,7 @@ class TestStopped:
     def test_goes_on_where_it_was_stopped(
         self, store: Store, rows: Rows, archived: Archived, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(background, "LEASE", 0.0)
+        monkeypatch.setattr(background, "LEASE_SECONDS", 0.0)
         for days in (1, 2):
             archived.fill(archived.ago(days), 30)
         assert planned(store, Replay(SENT)).count == 60

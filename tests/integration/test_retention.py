@@ -283,7 +283,7 @@ class TestTime:
     def test_a_run_stops_after_a_moment_and_says_that_there_is_more(
         self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retention, "MOMENT", 0)
+        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
         for days in (10, 9, 8):
             archived.fill(archived.ago(days))
         runs = [maintain(store) for _ in range(4)]
@@ -293,7 +293,7 @@ class TestTime:
     def test_a_run_that_could_not_get_on_does_not_ask_for_more(
         self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retention, "MOMENT", 0)
+        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
         for days in (9, 8):
             archived.fill(archived.ago(days))
         with report(archived):
@@ -305,7 +305,7 @@ def test_the_command_goes_on_until_all_is_done(
     archived: Archived, elsewhere: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(retention, "MOMENT", 0)
+    monkeypatch.setattr(retention, "RUN_SECONDS", 0)
     for name, value in elsewhere.items():
         monkeypatch.setenv(name, value)
     for days in (10, 9, 8):

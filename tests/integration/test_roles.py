@@ -70,7 +70,7 @@ STATEMENTS = {
         traffic/untried""",
     "relay operator reader": """
         act/going alert/known claim/due claim/holders doctor/days doctor/timeline feeds/states feeds/wanted find/ahead
-        find/at_work find/at_work_counted find/before find/elsewhere find/working keep/at_work keep/days keep/writers
+        find/at_work find/at_work_counted find/elsewhere find/working keep/at_work keep/days keep/writers
         look/books look/counts look/drains look/heads look/held_keys look/present look/sample look/strays
         report/course report/heartbeats report/lately
         traffic/limits traffic/processes traffic/states""",

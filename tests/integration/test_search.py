@@ -108,7 +108,7 @@ class TestList:
     def test_old_messages_are_found_behind_many_newer_ones(
         self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.operating.messages.paging.LOOK", 5)
+        monkeypatch.setattr("outbox_tasks.operating.messages.paging.ROWS_LOOKED_AT", 5)
         old = [rows.insert(created_at=seconds_from_now(-n))[0] for n in (9000, 8000, 7000)]
         new = [rows.insert(created_at=seconds_from_now(-n))[0] for n in range(200, 100, -1)]
         for id in (*old, *new):
@@ -124,7 +124,7 @@ class TestList:
         self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In the middle of the backlog: neither among the newest nor among the oldest."""
-        monkeypatch.setattr("outbox_tasks.operating.messages.paging.LOOK", 50)
+        monkeypatch.setattr("outbox_tasks.operating.messages.paging.ROWS_LOOKED_AT", 50)
         rows.insert(100)
         [leased] = rows.insert(lease=uuid4(), locked_until=seconds_from_now(30))
         [mail] = rows.insert(destination="mails")
@@ -140,7 +140,7 @@ class TestList:
     def test_says_when_it_has_not_looked_at_all_rows(
         self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("LOOK", "FIRST_LOOK"):
+        for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
             monkeypatch.setattr(f"outbox_tasks.operating.messages.paging.{name}", 50)
         rows.insert(40, event_type="other")
         seen = read_page(store, Filter(event_type="order.*"), 20)
@@ -196,12 +196,12 @@ class TestGroups:
         assert found(store, group=groups[1]["group"]) == found(store, destination="mails")
 
     def test_are_read_a_page_at_a_time(self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("outbox_tasks.operating.messages.find.GROUPS", 3)
+        monkeypatch.setattr("outbox_tasks.operating.messages.find.GROUPS_A_PAGE", 3)
         for n in range(10):
             bury(rows, event_type=f"order.{n}")
         groups, complete = lookup.groups()
         assert {g["event_type"] for g in groups} == {f"order.{n}" for n in range(10)}
         assert complete
-        monkeypatch.setattr("outbox_tasks.operating.messages.find.MOST_GROUPS", 6)
+        monkeypatch.setattr("outbox_tasks.operating.messages.find.GROUPS_AT_MOST", 6)
         groups, complete = lookup.groups()
         assert (len(groups), complete) == (6, False)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.messages.acts import Action, Operator
-from outbox_tasks.operating.messages.find import FIRST, LAST
+from outbox_tasks.operating.messages.find import LAST_NUMBER
 
 
 class Person(NamedTuple):
@@ -108,6 +108,6 @@ class Finding(Database):
         return rows[0] if rows else None
 
     def _look(self, verb: str, wanted: Wanted, newer: bool, last: int | None = None, **place: Any) -> Looked:
-        last = last if last is not None else FIRST if newer else LAST
+        last = last if last is not None else 0 if newer else LAST_NUMBER
         *found, end = self.ask(verb, **{**wanted.said, "size": None, "newer": newer, "last": last, **place})
         return Looked(found, end)

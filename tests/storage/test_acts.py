@@ -241,6 +241,35 @@ class TestInTheBackground:
         assert acting.act_on(action, dead, ANN, number, lease=lease) is None
         assert (box.where(1), counted(box, number)) == (["dead"], 0)
 
+    def test_it_is_ended_by_whoever_has_its_lease_or_by_a_person(self, box: Box) -> None:
+        """A process that was stopped for longer than its lease must not end what another one goes on with."""
+        lease, other = Lease(uuid4(), 15.0), Lease(uuid4(), 15.0)
+        number = self.begun(box, lease)
+        assert box.run("act/end.sql", entry=number, token=other.token, found='{"error": "late"}') == []
+        assert box.value("SELECT closed_at IS NULL FROM outbox_audit WHERE seq = %s", number)
+        assert len(box.run("act/end.sql", entry=number, token=lease.token, found='{"missed": 1}')) == 1
+        [(facts, closed)] = box.rows("SELECT facts, closed_at IS NOT NULL FROM outbox_audit WHERE seq = %s", number)
+        assert (facts["missed"], facts["seconds"] >= 0, closed) == (1, True, True)
+        assert box.run("act/end.sql", entry=number, token=None, found='{"stopped": "bob"}') == []
+        number = self.begun(box, lease)
+        assert len(box.run("act/end.sql", entry=number, token=None, found='{"stopped": "bob"}')) == 1
+
+    def test_is_taken_by_one_process_when_its_lease_has_run_out(self, box: Box) -> None:
+        def take(token: UUID, only: list[int] | None = None, running: Sequence[int] = (), size: int = 9) -> list[int]:
+            asked = {"only": only, "running": list(running), "size": size, "place": box.schema, "holder": "w"}
+            return sorted(entry for [entry] in box.run("act/take.sql", token=token, duration=15.0, **asked))
+
+        first, second = self.begun(box, Lease(uuid4(), 0)), self.begun(box, Lease(uuid4(), 0))
+        box.connection.execute("UPDATE outbox_acts SET lease = NULL, locked_until = now()")
+        one, other = uuid4(), uuid4()
+        assert take(one, only=[second]) == [second]
+        assert take(other, size=1) == [first]
+        assert take(other) == [first], "its own ones, as after a trouble with the database"
+        assert take(other, running=[first]) == []
+        box.connection.execute("UPDATE outbox_acts SET locked_until = now() WHERE act = %s", (second,))
+        assert take(other, running=[first]) == [second]
+        assert box.run("act/renew.sql", token=one, duration=15.0) == []
+
 
 class TestEdit:
     def test_replaces_the_payload_of_a_dead_letter(self, box: Box, storage: Store, acting: Acting) -> None:

@@ -139,7 +139,7 @@ class TestAddress:
             filters.asked(query)
 
 
-@given(st.floats(0, filters.OLDEST))
+@given(st.floats(0, filters.OLDEST_SECONDS))
 def test_a_length_of_time_is_written_as_it_is_read(seconds: float) -> None:
     assert filters.seconds_of(filters.written(seconds)) == seconds
 

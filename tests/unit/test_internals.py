@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from inspect import Parameter, signature
+from inspect import signature
 from signal import SIGUSR1, getsignal, raise_signal, signal
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,6 @@ from billiard import pool
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, beat, group, signals
 from celery.app import amqp
-from celery.apps import worker
 from celery.concurrency import prefork
 from celery.events.dispatcher import EventDispatcher
 from celery.worker import loops
@@ -166,11 +165,6 @@ def test_a_handler_of_others_stays() -> None:
 
 def test_a_request_gives_its_event_dispatcher() -> None:
     assert isinstance(Request.eventer, property)
-
-
-def test_a_worker_says_that_it_ends_with_safe_say() -> None:
-    assert next(iter(signature(worker.safe_say).parameters.values())).default is Parameter.empty
-    assert calls(worker.on_cold_shutdown, "safe_say")
 
 
 class OpenTransaction:

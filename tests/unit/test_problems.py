@@ -48,6 +48,10 @@ def test_every_root_and_every_consequence_is_a_problem() -> None:
     assert {*FOLLOWING, *(code for codes in FOLLOWING.values() for code in codes)} <= CODES
 
 
+def test_no_fact_has_a_secret_of_a_url() -> None:
+    assert warning("x", "redis://:hunter2@h/0 is gone", "why", "do").fact == "redis://:***@h/0 is gone"
+
+
 problems = st.lists(
     st.builds(
         Problem, st.sampled_from(sorted(CODES)), st.sampled_from(Severity), st.just("a"), st.just("b"), st.just("c"),

@@ -17,27 +17,17 @@ from uuid import UUID
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActRefused, PayloadTooLarge
-from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, start
+from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, DEAD, Filter, Lookup, start
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import storable
 
 Action = Literal["redrive", "try", "discard", "purge", "replay"]
 
-BATCH = 1_000
+BATCH_MESSAGES = 1_000
 """Messages that one statement changes at most."""
 
-STEPS = 10
-"""Batches a second, if there is a rate: so the sends are spread evenly."""
-
-LOOK = 5_000
+ROWS_A_LOOK = 5_000
 """Rows of an index that one statement looks at."""
-
-
-PASSES = 2
-"""Messages that somebody else was changing are tried once more at the end."""
-
-NAMED_MISSED = 100
-"""The audit names so many of the named messages that an act could not change."""
 
 Steps = Generator[float, None, dict[str, Any] | None]
 """The batches of an act. Each yields how many seconds to wait before it. In the end: facts for the audit; None: the act
@@ -64,7 +54,7 @@ class Plan:
     until: datetime
     count: int = 0
     more: bool = False
-    """Whether there may be more: counting ended at `COUNTED`, or when its time was over."""
+    """Whether there may be more: counting ended at `COUNTED_AT_MOST`, or when its time was over."""
     _kinds: dict[tuple[str | None, ...], Kind] = field(default_factory=dict)
 
     def add(self, row: Any, code: str | None = None) -> None:
@@ -113,7 +103,7 @@ class Operator:
         for row in self._walk(wanted, plan.until, counted=True, ends=ends):
             if row is not None:
                 plan.add(row, row.last_error_code)
-            if row is None or plan.count >= COUNTED:
+            if row is None or plan.count >= COUNTED_AT_MOST:
                 plan.more = True
                 break
         return plan
@@ -128,7 +118,7 @@ class Operator:
         """The wanted messages, or with `counted` their kinds; None: there are more, but the time is over."""
         verb, place = start(self._database, wanted, newer=True)
         verb = verb.replace(".sql", "_counted.sql") if counted else verb
-        parameters = {**wanted.parameters, "until": until, "look": LOOK, "size": None}
+        parameters = {**wanted.parameters, "until": until, "look": ROWS_A_LOOK, "size": None}
         while True:
             *rows, end = self._database.ask(verb, **{**parameters, **place})
             yield from rows
@@ -218,7 +208,7 @@ def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) ->
     count, most, missed = act["count"], act["most"], 0
     if act["action"] == "try" and not ids and wanted.whole_destination:
         operator.try_destination(str(wanted.destination))
-    for _ in range(PASSES):
+    for _ in range(2):  # messages that somebody else was changing are tried once more at the end
         missed, again = 0, list[UUID]()
         chosen = iter(rest) if ids else operator.chosen(wanted, act["as_of"])
         left = None if most is None else max(0, most - count)
@@ -235,7 +225,7 @@ def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) ->
             break
     missed = len(ids) - count if ids else missed
     known = len(rest) == missed  # else another process has changed some of them before
-    named = {"not_changed": [str(id) for id in rest[:NAMED_MISSED]]} if known and rest else {}
+    named = {"not_changed": [str(id) for id in rest[:100]]} if known and rest else {}
     return {"missed": missed, **named} if missed else {}
 
 
@@ -246,8 +236,8 @@ def is_json(content_type: str) -> bool:
 
 
 def batch_size(rate: float | None) -> int:
-    """Messages of a batch, at `rate` messages a second."""
-    return BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
+    """Messages of a batch, at `rate` messages a second: ten batches a second, so that the sends are spread evenly."""
+    return BATCH_MESSAGES if rate is None else min(BATCH_MESSAGES, max(1, ceil(rate / 10)))
 
 
 def paced(ids: Iterable[UUID], rate: float | None) -> Iterator[tuple[list[UUID], float]]:

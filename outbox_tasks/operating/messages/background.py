@@ -31,23 +31,14 @@ from outbox_tasks.text import storable
 
 log = logging.getLogger(__name__)
 
-LEASE = 15.0
-"""Seconds after which another process takes over. A batch renews the lease, and so does a third of this time."""
+LEASE_SECONDS = 15.0
+"""After this time another process takes over. A batch renews the lease, and so does the runner in a third of it."""
 
-LOOK, IDLE = 5.0, 10.0
-"""Seconds after which a process looks for acts that nobody runs: while there are acts, and otherwise."""
+LOOK_SECONDS = 5.0
+"""A process looks so often for acts that nobody runs, while there are acts; otherwise half as often."""
 
-RETRY = 2.0
-"""Seconds until it looks again after trouble with the database."""
-
-ROOM = 20
-"""Acts that one process runs at once."""
-
-WATCH = 0.5
-"""Seconds between two looks at an act that is followed."""
-
-SLOW = 5
-"""If the database is too slow for a batch so many times in a row, the act ends."""
+RETRY_SECONDS = 2.0
+"""A process looks again so long after trouble with the database."""
 
 
 @dataclass(slots=True)
@@ -143,7 +134,7 @@ class Runner:
                 if stop.is_set():
                     self.stop(entry, who)
                 elif (wait := self._turn()) > 0:
-                    stop.wait(min(wait, WATCH))
+                    stop.wait(min(wait, 0.5))
         except KeyboardInterrupt:
             self.stop(entry, who)
             raise
@@ -193,7 +184,7 @@ class Runner:
             thread, self._thread = self._thread, None
         self._woken.set()
         if thread is not None:
-            thread.join(LEASE)
+            thread.join(LEASE_SECONDS)
         try:
             self._renewed(0.0)
         except OutboxError as error:
@@ -214,7 +205,7 @@ class Runner:
             return self._later(error)
         except Exception:
             log.exception("acts are looked at again soon")
-            return RETRY
+            return RETRY_SECONDS
 
     def _round(self) -> float:
         """Do what is due. Returns after how many seconds something is due again."""
@@ -229,8 +220,8 @@ class Runner:
         return max(0.0, min(times) - time.monotonic())
 
     def _renew(self) -> None:
-        self._renew_at = time.monotonic() + LEASE / 3
-        kept = self._renewed(LEASE)
+        self._renew_at = time.monotonic() + LEASE_SECONDS / 3
+        kept = self._renewed(LEASE_SECONDS)
         self._running = {entry: act for entry, act in self._running.items() if entry in kept}
 
     def _renewed(self, duration: float) -> set[int]:
@@ -240,19 +231,19 @@ class Runner:
         values = {
             "token": self._token,
             "holder": holder(),
-            "duration": LEASE,
+            "duration": LEASE_SECONDS,
             "running": list(self._running),
             "only": self._only,
             "place": self._database.settings.database_schema,
-            "size": max(0, ROOM - len(self._running)),
+            "size": max(0, 20 - len(self._running)),  # more acts at once wait,
         }
         for row in self._database.ask("act/take.sql", **values):
             # Read only now: the former process may have done a batch while we took the lease.
             act = self.act(row.entry)
             if act is not None and act["wanted"] is not None:
                 run = replay.steps if act["action"] == "replay" else steps
-                self._running[row.entry] = _Running(run(self._database, act, self._token, LEASE))
-        self._look_at = time.monotonic() + (LOOK if self._running or self.going(1) else IDLE)
+                self._running[row.entry] = _Running(run(self._database, act, self._token, LEASE_SECONDS))
+        self._look_at = time.monotonic() + LOOK_SECONDS * (1 if self._running or self.going(1) else 2)
         if not self._running:
             self._troubled = False
 
@@ -268,7 +259,7 @@ class Runner:
                 self._end(entry, **over.value)
         except (DatabaseUnavailable, SchemaMissing) as error:
             slow = self._slow.pop(entry, 0) + isinstance(error, DatabaseTooSlow)
-            if slow < SLOW:
+            if slow < 5:  # so many times in a row the database may be too slow for a batch
                 self._slow[entry] = slow
                 self._later(error)
             else:
@@ -282,8 +273,8 @@ class Runner:
         """After trouble the acts are taken again, and go on as if their process had died."""
         log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts wait: %s", error)
         self._troubled = True
-        self._look_at = time.monotonic() + RETRY
-        return RETRY
+        self._look_at = time.monotonic() + RETRY_SECONDS
+        return RETRY_SECONDS
 
     def _end(self, entry: int, **found: Any) -> None:
         self._ended(entry, self._token, **found)

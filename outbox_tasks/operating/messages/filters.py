@@ -15,11 +15,8 @@ from outbox_tasks.text import is_text, shell_line, short
 
 UNITS = {"w": 604_800.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
-OLDEST = 36_500 * UNITS["d"]
-"""Seconds. PostgreSQL can't subtract much more from a time."""
-
-LONGEST, STARS = 500, 5
-"""Characters of a text, and of these the stars in a pattern: each multiplies the time that a search takes."""
+OLDEST_SECONDS = 36_500 * UNITS["d"]
+"""PostgreSQL can't subtract much more from a time."""
 
 GROUP = re.compile("[0-9a-f]{12}")
 
@@ -44,8 +41,8 @@ def seconds_of(text: str) -> float:
     if found is None:
         raise InvalidFilter(reason=f"{short(text)!r} is not a length of time: write 90s, 15m, 2h, 3d or 1w")
     seconds = float(found[1]) * UNITS[found[2]]
-    if seconds > OLDEST:
-        raise InvalidFilter(reason=f"{short(text)!r} is too long: at most {OLDEST / UNITS['d']:.0f}d")
+    if seconds > OLDEST_SECONDS:
+        raise InvalidFilter(reason=f"{short(text)!r} is too long: at most {OLDEST_SECONDS / UNITS['d']:.0f}d")
     return seconds
 
 
@@ -60,10 +57,10 @@ def as_filter(states: Sequence[str], error: str | None, group: str | None = None
     if error is not None and group is None and GROUP.fullmatch(error):
         error, group = None, error
     for value in (error, group, *given.values()):
-        if isinstance(value, str) and not (is_text(value) and len(value) <= LONGEST):
-            raise InvalidFilter(reason=f"a text has at most {LONGEST} characters, and no NUL")
-    if (given.get("event_type") or "").count("*") > STARS:
-        raise InvalidFilter(reason=f"a pattern has at most {STARS} stars")
+        if isinstance(value, str) and not (is_text(value) and len(value) <= 500):
+            raise InvalidFilter(reason="a text has at most 500 characters, and no NUL")
+    if (given.get("event_type") or "").count("*") > 5:  # each multiplies the time that a search takes
+        raise InvalidFilter(reason="a pattern has at most 5 stars")
     if unknown := set(states).difference(STATES):
         raise InvalidFilter(reason=f"{short(min(unknown))!r} is no state: the states are {', '.join(STATES)}")
     if group is not None and states and DEAD not in states:

@@ -13,11 +13,11 @@ from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages.waits import Examined, Reasons
 
-COUNTED = 100_000
+COUNTED_AT_MOST = 100_000
 """Messages are counted up to this."""
 
-FIRST, LAST = 0, (1 << 63) - 1
-"""Numbers before and after all messages."""
+LAST_NUMBER = (1 << 63) - 1
+"""After the numbers of all messages."""
 
 MESSAGES, AT_WORK = "find/messages.sql", "find/at_work.sql"
 """Verbs for a list of all messages, and of those at work."""
@@ -28,10 +28,10 @@ ARCHIVED = ("sent", "discarded")
 STATES = (*WAITING, DEAD, *ARCHIVED)
 """All states of a message."""
 
-LOOK = 10_000
+ROWS_LOOKED_AT = 10_000
 """Rows of an index that are looked at for the wanted messages."""
 
-GROUPS, MOST_GROUPS = 500, 5_000
+GROUPS_A_PAGE, GROUPS_AT_MOST = 500, 5_000
 """Error groups that are read at a time, and in all."""
 
 
@@ -88,7 +88,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Became:
-    """What became of the messages of a redrive; of the first `audit.KEPT` of them, if there are more."""
+    """What became of the messages of a redrive; of the first `audit.CHANGED_KEPT` of them, if there are more."""
 
     kept: int
     """How many are known by their ids."""
@@ -110,7 +110,7 @@ class Became:
             "discarded": self.count("discarded"),
             "no longer here": max(0, self.kept - sum(row.count for row in self.rows)),
         }
-        first = f"of the first {self.kept:,}: " if self.kept >= audit.KEPT else ""
+        first = f"of the first {self.kept:,}: " if self.kept >= audit.CHANGED_KEPT else ""
         return first + ", ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
 
 
@@ -170,15 +170,15 @@ class Lookup:
         """The error groups of the dead letters, the largest first; and whether these are all."""
         found: list[dict[str, Any]] = []
         past, read = "", 0
-        while read < MOST_GROUPS:
-            page = self._database.ask("find/groups.sql", past=past, most=GROUPS, destination=destination)
+        while read < GROUPS_AT_MOST:
+            page = self._database.ask("find/groups.sql", past=past, most=GROUPS_A_PAGE, destination=destination)
             found += [row._asdict() for row in page if row.count is not None]
             read += len(page)
-            if len(page) < GROUPS:
+            if len(page) < GROUPS_A_PAGE:
                 break
             past = page[-1].group
         found.sort(key=lambda group: (-group["count"], group["group"]))
-        return found, read < MOST_GROUPS
+        return found, read < GROUPS_AT_MOST
 
     def group(self, name: str) -> dict[str, Any] | None:
         """An error group, as `groups` has it; None: it has no dead letters."""
@@ -227,7 +227,7 @@ def latest(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def start(database: Database, wanted: Filter, *, newer: bool) -> tuple[str, dict[str, Any]]:
     """The verb that walks through the wanted messages, and where it begins. If only dead letters are wanted, it goes by
     their death."""
-    place: dict[str, Any] = {"newer": newer, "last": FIRST if newer else LAST}
+    place: dict[str, Any] = {"newer": newer, "last": 0 if newer else LAST_NUMBER}
     if wanted.group is not None or set(wanted.states) == {DEAD}:
         return "find/dead.sql", {**place, "time": "-infinity" if newer else "infinity", "kin": wanted.group}
     if wanted.states and set(wanted.states).isdisjoint(ARCHIVED):

@@ -15,7 +15,7 @@ UNTIL = {
 }  # fmt: skip
 """What the time in `locked_until` means, by the state."""
 
-KEPT = 30
+HISTORY_KEPT = 30
 """Entries of a history that are kept: the first one, and the last ones."""
 
 KINDS = {"failed": "warn", "outage": "warn", "retried": "warn", "dead": "bad", "returned": "good", "sent": "good"}

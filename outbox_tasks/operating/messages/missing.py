@@ -12,9 +12,6 @@ from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating.audit import deed
 from outbox_tasks.text import many, moment, one_line, redacted, shell_line, some, span
 
-OPEN_FOR = 1.0
-"""Seconds for which a transaction must be open to be named: others come and go all the time."""
-
 
 def reasons(database: Database, text: str, *, event_type: bool, in_payloads: bool) -> Iterator[str]:
     """Sentences, those first that say the most about this text. `event_type`: messages have it as theirs."""
@@ -48,13 +45,14 @@ def uuid_of(text: str) -> UUID | None:
 
 def _uncommitted(database: Database) -> str:
     asked = {"place": database.settings.database_schema, "destination": None, "key": None, "seq": None}
-    rows = [row for row in database.ask("doctor/open_writers.sql", **asked) if row.age is None or row.age > OPEN_FOR]
-    if not rows:
+    sessions = [
+        f"session {row.pid} ({one_line(row.application or 'a client')}, {'?' if row.age is None else span(row.age)})"
+        for row in database.ask("doctor/open_writers.sql", **asked)
+        if row.age is None or row.age > 1  # others come and go all the time
+    ]
+    if not sessions:
         return "It was rolled back, or never published: no transaction that has written here is open now."
-    ages = ["" if row.age is None else f", {span(row.age)}" for row in rows]
-    who = [one_line(row.application or "a client") for row in rows]
-    names = [f"session {row.pid} ({name}{age})" for row, name, age in zip(rows, who, ages, strict=True)]
-    return f"It is not committed yet. Transactions that wrote here and are open: {some(names)}."
+    return f"It is not committed yet. Transactions that wrote here and are open: {some(sessions)}."
 
 
 def _gone(database: Database, id: UUID | None) -> Iterator[str]:

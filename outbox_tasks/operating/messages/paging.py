@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.messages.find import AT_WORK, LAST, LOOK, MESSAGES, Filter, shown, start
+from outbox_tasks.operating.messages.find import AT_WORK, LAST_NUMBER, MESSAGES, ROWS_LOOKED_AT, Filter, shown, start
 
-FIRST_LOOK = 500
-"""Messages that are looked at first: mostly they are enough."""
+ROWS_LOOKED_AT_FIRST = 500
+"""Mostly they are enough."""
 
 Kind = Literal["seq", "death"]
 Place = tuple[Any, ...]
@@ -85,8 +85,8 @@ def read_page(
     page.newer, page.older = (ahead, back) if newer else (back, ahead)
     page.messages = [shown(row) for row in (reversed(rows) if newer else rows)]
     if at is None and verb == MESSAGES and not page.complete:  # what is at work is found, however much was sent since
-        known, asked = {row.seq for row in rows}, {**wanted.parameters, "newer": False, "last": LAST}
-        *working, _ = database.ask(AT_WORK, limit, **asked, look=LOOK, size=size)
+        known, asked = {row.seq for row in rows}, {**wanted.parameters, "newer": False, "last": LAST_NUMBER}
+        *working, _ = database.ask(AT_WORK, limit, **asked, look=ROWS_LOOKED_AT, size=size)
         page.aside = [shown(row) for row in working if row.seq not in known]
     return page
 
@@ -98,7 +98,7 @@ def _walk(
     rows: list[Any] = []
     # Where all that is in an index is wanted, a page need not look further than it goes.
     every = {"states", "destination", "group"} if "time" in beyond else set()
-    look = size + 1 if wanted.facts.keys() <= every else max(FIRST_LOOK, size + 1)
+    look = size + 1 if wanted.facts.keys() <= every else max(ROWS_LOOKED_AT_FIRST, size + 1)
     while True:
         asked = {**wanted.parameters, **beyond, "look": look, "size": size + 1 - len(rows)}
         *found, end = database.ask(verb, limit, **asked)
@@ -113,10 +113,10 @@ def _walk(
         if "time" in beyond:
             beyond["time"] = str(end.end_time)
             place = (end.end_time.isoformat(), end.end_seq)
-        if page.looked >= LOOK:
+        if page.looked >= ROWS_LOOKED_AT:
             page.complete, page.reached = False, end.created_at
             return rows, place
-        look = LOOK
+        look = ROWS_LOOKED_AT
 
 
 def _place(row: Any) -> Place:
@@ -125,7 +125,7 @@ def _place(row: Any) -> Place:
 
 
 def _seq(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > LAST:
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > LAST_NUMBER:
         raise ValueError("no seq")
     return int(text)
 

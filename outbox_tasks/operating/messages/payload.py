@@ -8,9 +8,6 @@ from typing import Any
 SPACINGS = ((",", ":"), (", ", ": "))
 """How JSON is written in one line: by this library, and by PostgreSQL."""
 
-DEEPEST = 50
-"""Levels of JSON that is laid out on several lines."""
-
 
 def lossless(payload: bytes) -> tuple[Any, tuple[str, str]] | None:
     """The value of a JSON text, and its spacing. None if a new layout would change more than spaces: the digits of a
@@ -62,7 +59,7 @@ def hexadecimal(payload: bytes, lines: int) -> str:
 def _too_deep(value: Any) -> bool:
     """Whether a value is nested so deeply that its lines would be little but spaces, and a hundred times as long."""
     level = [value] if _has_parts(value) else []
-    for _ in range(DEEPEST):
+    for _ in range(50):
         level = [part for one in level for part in (one.values() if isinstance(one, dict) else one) if _has_parts(part)]
     return bool(level)
 

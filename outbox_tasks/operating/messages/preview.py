@@ -1,32 +1,22 @@
-"""What an act would do: which messages, what stands in their way, and who else is changing them at this moment."""
+"""What an act would do: which messages, and what stands in their way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import Any
 from uuid import UUID
 
 from outbox_tasks.archive.replay import Replay, planned
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating import audit, overview
+from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages import waits
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter
 
 SENDS = ("redrive", "try", "replay")
 """Acts after which messages are due."""
-
-ACTS_READ = 100
-"""Acts under way that are compared with a new one."""
-
-DESTINATIONS_JUDGED = 5
-"""Destinations of which a preview says whether they refuse their messages."""
-
-EXACT = ("destination", "key", "code", "group")
-"""Fields of a filter: two filters with different values have no message in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,7 @@ class Preview:
     empty: bool = False
     """Whether there is nothing to do."""
     remarks: list[str] = field(default_factory=list)
-    """Sentences: what stands in the way, and who else is at it."""
+    """Sentences: what stands in the way."""
 
     @property
     def more(self) -> bool:
@@ -101,11 +91,8 @@ def preview(
             found.remarks.append(f"{closed[name].because}. One message would try it at once.")
         elif name in closed:
             found.remarks.append(f"These messages would wait: {closed[name]}")
-        elif number < DESTINATIONS_JUDGED:
+        elif number < 5:  # of so many it is looked up
             found.remarks += _refuses(database, name)
-    for act in database.ask("act/going.sql", size=ACTS_READ):
-        if may_meet(choice.wanted, choice.ids, destinations, act.wanted):
-            found.remarks.append(f"{audit.under_way(act._asdict())}. Each message is changed once.")
     return found
 
 
@@ -116,21 +103,3 @@ def _refuses(database: Database, name: str) -> Iterator[str]:
         yield f"{name} refuses everything at this moment: these messages would fail again."
     elif status.fails:
         yield f"{status.share_failed:.0%} of the sends to {name} fail at this moment: some of these would fail again."
-
-
-def may_meet(wanted: Filter, ids: Sequence[UUID], destinations: Iterable[str], going: Any) -> bool:
-    """Whether an act that is `going` may be about some of the same messages. `destinations`: of the `ids`."""
-    try:
-        other, others = Filter.recorded(going["filter"]), {UUID(id) for id in going["ids"]}
-    except (KeyError, TypeError, ValueError):  # a table that others may write into
-        return True
-    if set(wanted.states).isdisjoint(other.states):
-        return False
-    if ids and others:
-        return not others.isdisjoint(ids)
-    if ids:
-        return other.destination is None or other.destination in destinations
-    if others:
-        return True
-    pairs = ((getattr(wanted, name), getattr(other, name)) for name in EXACT)
-    return all(one is None or two is None or one == two for one, two in pairs)

@@ -14,36 +14,23 @@ from uuid import UUID
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.model import MAX_TEXT, sibling
-from outbox_tasks.operating.messages.find import ARCHIVED, LAST, MESSAGES, Filter, Lookup
+from outbox_tasks.operating.messages.find import ARCHIVED, LAST_NUMBER, MESSAGES, Filter, Lookup
 from outbox_tasks.operating.messages.missing import reasons, uuid_of
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.operating.messages.waits import Examined
 from outbox_tasks.text import is_text
 
-MOST = 20
+FOUND_AT_MOST = 20
 """Messages of each kind that are looked for."""
-
-LATEST = 1_000
-"""Messages that are looked at for an event type."""
-
-EXPLAINED = 5
-"""Messages of which the answer says why they are where they are."""
 
 BEGINNING = re.compile("[0-9a-f]{8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12})?")
 """The beginning of an id: at least its first group."""
 
-PAYLOAD_SECONDS = 2.0
-"""The longest search of payloads."""
+PAYLOAD_SECONDS, PAYLOADS_AT_MOST = 2.0, 500_000
+"""The longest search of payloads, and how many it looks at."""
 
-PAYLOAD_BYTES = 64 * 1024
-"""The bytes of each payload that are looked at."""
-
-PAYLOADS, PAYLOADS_AT_WORK = 500_000, 10_000
-"""Payloads that are looked at: in all, and before these of what is at work, of each table."""
-
-LOOK = 10_000
-"""Payloads that one statement looks at."""
-
+PAYLOADS_A_LOOK = 10_000
+"""Payloads that one statement looks at; and so many of each table of work, before all others."""
 
 KINDS = {
     "id": "its id", "event": "its event", "beginning": "its id begins so", "task": "its Celery task",
@@ -109,7 +96,7 @@ def search(
         for id in _with_payload(database, text, answer.payloads):
             if "payload" not in kinds.setdefault(id, []):
                 kinds[id].append("payload")
-        answer.more = answer.more or len(kinds) > MOST
+        answer.more = answer.more or len(kinds) > FOUND_AT_MOST
     seen = set()
     for row in database.ask("find/states.sql", limit, ids=[*kinds]):
         if row.id not in seen:  # of a message that was replayed, the copy that waits comes first
@@ -118,7 +105,7 @@ def search(
     if answer.only is None:
         _explain(Lookup(database, examined), answer.messages)
     if not answer.messages:
-        latest = {"newer": False, "last": LAST, "look": LATEST, "size": 1}
+        latest = {"newer": False, "last": LAST_NUMBER, "look": 1_000, "size": 1}
         rows = database.ask(MESSAGES, limit, **Filter(event_type=text).parameters, **latest)
         answer.event_type = len(rows) > 1  # the last row is no message
         answer.reasons = list(reasons(database, text, event_type=answer.event_type, in_payloads=payloads))
@@ -133,43 +120,45 @@ def _named(database: Database, answer: Answer, limit: float | None) -> dict[UUID
         digits = text.lower().replace("-", "")
         low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
     events = [] if id is None else [sibling(id, name) for name in database.settings.destinations]
-    asked = {"id": id, "siblings": events, "low": low, "high": high, "text": str(id or text), "most": MOST + 1}
+    asked = {"id": id, "siblings": events, "low": low, "high": high, "text": str(id or text), "most": FOUND_AT_MOST + 1}
     rows = database.ask("find/search.sql", limit, **asked)
     kinds = {row.id: list(row.kinds) for row in rows}
     counts = [sum(kind in found for found in kinds.values()) for kind in ("beginning", "task", "aggregate", "key")]
-    answer.more = max(counts) > MOST
-    if answer.more and counts[-1] > MOST:  # these are some of them; people want the latest, and what is at work
-        latest = read_page(database, Filter(key=text), MOST, limit=limit)
+    answer.more = max(counts) > FOUND_AT_MOST
+    if (
+        answer.more and counts[-1] > FOUND_AT_MOST
+    ):  # these are some of them; people want the latest, and what is at work
+        latest = read_page(database, Filter(key=text), FOUND_AT_MOST, limit=limit)
         kinds = {message["id"]: ["key"] for message in latest.messages + latest.aside} or kinds
     return kinds
 
 
 def _explain(lookup: Lookup, messages: list[dict[str, Any]]) -> None:
     """Say of the first messages why they are where they are."""
-    for message in [message for message in messages if message["state"] not in ARCHIVED][:EXPLAINED]:
+    for message in [message for message in messages if message["state"] not in ARCHIVED][:5]:
         message["waits"] = lookup.one(message["id"], 0)["waits"]
 
 
 def _with_payload(database: Database, text: str, looked: Looked) -> Iterator[UUID]:
-    """The ids of messages whose payload has the text: of those at work and dead, then of all, the latest first."""
-    deadline, found = time.monotonic() + PAYLOAD_SECONDS, 0
-    working = [row.seq for row in database.ask("find/working.sql", most=PAYLOADS_AT_WORK)]
-    lots = [working[start : start + LOOK] for start in range(0, len(working), LOOK)][::-1]
-    last = LAST
-    while looked.count < PAYLOADS and found <= MOST:
-        seqs = lots.pop() if lots else None
-        asked = {"text": text, "part": PAYLOAD_BYTES, "seqs": seqs, "last": last, "look": LOOK, "size": MOST + 1}
+    """The ids of messages whose payload has the text: of those at work and dead, then of all, the latest first. Notes
+    in `looked` how far it got."""
+    deadline, count = time.monotonic() + PAYLOAD_SECONDS, 0
+    working = [row.seq for row in database.ask("find/working.sql", most=PAYLOADS_A_LOOK)]
+    lots = [working[start : start + PAYLOADS_A_LOOK] for start in range(0, len(working), PAYLOADS_A_LOOK)]
+    asked = {"text": text, "part": 64 * 1024, "last": LAST_NUMBER, "look": PAYLOADS_A_LOOK, "size": FOUND_AT_MOST + 1}
+    while looked.count < PAYLOADS_AT_MOST and count <= FOUND_AT_MOST:
+        seqs = lots.pop(0) if lots else None
         try:
-            *rows, end = database.ask("find/payloads.sql", max(0.05, deadline - time.monotonic()), **asked)
+            *rows, end = database.ask("find/payloads.sql", max(0.05, deadline - time.monotonic()), **asked, seqs=seqs)
         except DatabaseTooSlow:
             return
         yield from (row.id for row in rows)
-        found, looked.count = found + len(rows), looked.count + end.looked
+        count, looked.count = count + len(rows), looked.count + end.looked
         if seqs is None:
-            if end.looked < LOOK:
+            if end.looked < PAYLOADS_A_LOOK:
                 looked.complete = True
                 return
-            last, looked.back_to = end.seq, end.at
+            asked["last"], looked.back_to = end.seq, end.at
         if time.monotonic() > deadline:
             return
-    looked.complete = found > MOST
+    looked.complete = count > FOUND_AT_MOST

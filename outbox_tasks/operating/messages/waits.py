@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Examined = Callable[[], "Examination"]
 
-MOST_BEFORE = 10_000
-"""Messages before another one are counted up to this."""
-
 CLAIMING = {"no_claims", "no_beat", "claims_late", "sequence_behind", "lock_of_a_stranger"}
 """Problems that don't matter once a message is claimed."""
 
@@ -81,7 +78,7 @@ class Reasons:
             or self._stopped(message)
             or _taken(self._settings, message)
             or self._limited(message)
-            or Wait(f"It is due since {moment(_due(message))}, and a claim takes it {self._turn(message)}")
+            or Wait(f"It is due since {moment(_due(message))}, and a claim takes it in its turn")
         )
 
     @staticmethod
@@ -118,17 +115,8 @@ class Reasons:
             return Wait(taken, more.format("concurrency"))
         if rate.value is not None:
             limited = f"{name} gets at most {one_line(str(rate))}; {since}, and a claim takes it"
-            return Wait(f"{limited} {self._turn(message, rate.value)}", more.format("rate_limit"))
+            return Wait(f"{limited} in its turn", more.format("rate_limit"))
         return None
-
-    def _turn(self, message: Row, rate: float | None = None) -> str:
-        """When its turn comes. `rate`: messages a second that its destination gets."""
-        rows = self._database.ask("find/before.sql", seq=message["seq"], most=MOST_BEFORE) if not message["key"] else []
-        if not rows:
-            return "when those before it are sent"
-        count = rows[0].count
-        before = f"after {many(count, 'message', f'{count:,} or more' if count >= MOST_BEFORE else None)} before it"
-        return before + (f", in {span(count / rate)} or later" if rate else "") if count else "next"
 
     def _handed_over(self, message: Row) -> Wait | None:
         """Whether its task waits for a worker of the application."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,8 @@ from kombu import Connection
 
 from outbox_tasks.broker.names import CLAIM_TASK
 
-WAIT = 1.5
+ANSWER_SECONDS = 1.5
 """Seconds that workers have to answer. A busy worker with a solo pool can't."""
-
-DEFAULT_VISIBILITY = 3600.0
-"""kombu's default."""
 
 
 @dataclass
@@ -25,8 +22,8 @@ class Worker:
     name: str
     answers: int = 0
     queues: set[str] = field(default_factory=set)
-    tasks: dict[str, str] | None = None
-    """The tasks that it knows, with the attributes that were asked for; None: no answer in time."""
+    tasks: set[str] | None = None
+    """The tasks that it knows; None: no answer in time."""
     visibility: set[float] = field(default_factory=set)
     """Its visibility timeout: after this time it takes an unacknowledged task for lost."""
 
@@ -41,25 +38,23 @@ class Worker:
 
 def ask_workers(app: Celery, connection: Connection) -> Sequence[Worker]:
     """The workers, by name."""
-    found: dict[str, Worker] = {}
+    workers: dict[str, Worker] = {}
 
-    def ask(what: str, count: int | None = None, **arguments: Any) -> list[tuple[Worker, Any]]:
-        # Not with `inspect`: it keeps only one answer of workers that share a name.
-        answers = app.control.broadcast(what, arguments, reply=True, timeout=WAIT, limit=count, connection=connection)
-        pairs = (pair for answer in answers or () for pair in answer.items())
-        return [(found.setdefault(name, Worker(name)), answer) for name, answer in pairs]
+    def ask(what: str, count: int | None = None) -> Iterator[tuple[Worker, Any]]:
+        # Not with `inspect`: it keeps only one answer of workers that share a name. `count`: no need to wait for more.
+        waits: Any = {"reply": True, "timeout": ANSWER_SECONDS, "limit": count, "connection": connection}
+        for answers in app.control.broadcast(what, {"builtins": True} if what == "registered" else {}, **waits) or ():
+            for name, answer in answers.items():
+                yield workers.setdefault(name, Worker(name)), answer
 
-    queues = ask("active_queues")
-    for worker, answer in queues:
+    for worker, answer in ask("active_queues"):
         worker.answers += 1
         worker.queues |= {queue["name"] for queue in answer if isinstance(queue, dict)}
-    if queues:
-        # As many will answer again: no need to wait for more.
-        for worker, answer in ask("registered", len(queues), taskinfoitems=["time_limit"], builtins=True):
-            parts = (str(task).partition(" ") for task in answer)
-            worker.tasks = (worker.tasks or {}) | {name: attributes for name, _, attributes in parts}
-        for worker, answer in ask("stats", len(queues)):
+    if count := sum(worker.answers for worker in workers.values()):
+        for worker, answer in ask("registered", count):
+            worker.tasks = (worker.tasks or set()) | {str(task).partition(" ")[0] for task in answer}
+        for worker, answer in ask("stats", count):
             options = answer.get("broker", {}).get("transport_options") if isinstance(answer, dict) else None
             if isinstance(options, dict):
-                worker.visibility.add(float(options.get("visibility_timeout", DEFAULT_VISIBILITY)))
-    return sorted(found.values(), key=lambda worker: worker.name)
+                worker.visibility.add(float(options.get("visibility_timeout", 3600)))  # an hour is kombu's default
+    return sorted(workers.values(), key=lambda worker: worker.name)

@@ -8,9 +8,6 @@ from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.problems.transactions import oldest_snapshot
 from outbox_tasks.text import span
 
-UNMAINTAINED_SECONDS = 3 * 3600.0
-"""Maintenance is due each hour. After so long it counts as stopped."""
-
 
 def beat(site: Site) -> Problems:
     """Whether beat ticks. A tick shows by the claim that it causes, so this needs a claim worker."""
@@ -53,7 +50,7 @@ def maintenance(site: Site) -> Problems:
     """Whether maintenance is done. Beat runs it for the first time an hour after its start."""
     last = site.heartbeats.last.get("maintain")
     age = last.age if last else site.look("made")[0].age
-    if age > UNMAINTAINED_SECONDS:
+    if age > 3 * 3600:  # it is due each hour
         yield warning(
             "no_maintenance",
             f"Maintenance {_last('ran', last)}.",

@@ -34,12 +34,6 @@ ANSWER_SECONDS = 2.0
 CONNECT_SECONDS = 1.0
 """Seconds for looking up a name and connecting, beside those for an answer."""
 
-SLOW_ANSWER_SECONDS = 3.0
-"""Seconds that a broker gets beside these, if it has answered once: it is slow, and not away."""
-
-EXAMINATION_SECONDS = 8.0
-"""Seconds after which no more check begins: people want to see what was found."""
-
 Reached = Literal["server", "writes", "tables", "indexes", "counts", "broker", "redis"]
 Problems = Iterable[Problem]
 
@@ -97,7 +91,7 @@ class Connections:
         def answer() -> BrokerAnswer | Silence:
             thread.join(max(0.0, deadline - time.monotonic()))
             if reached.is_set():
-                thread.join(SLOW_ANSWER_SECONDS)
+                thread.join(3.0)  # it has answered once: it is slow, and not away
             return answers[0] if answers else silence
 
         return answer
@@ -128,7 +122,8 @@ class Site:
 
     @property
     def timed_out(self) -> bool:
-        return time.monotonic() - self._began > EXAMINATION_SECONDS
+        """Whether no more check begins: people want to see what was found."""
+        return time.monotonic() - self._began > 8.0
 
     @property
     def celery(self) -> str:

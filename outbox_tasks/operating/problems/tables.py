@@ -14,13 +14,6 @@ from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.problems.transactions import oldest_snapshot
 from outbox_tasks.text import span
 
-LOCKS_A_DAY = 6
-"""Locks that a look for a message takes for each day: on the partitions of messages and of the journal, and on their
-four indexes."""
-
-LOOKS_AT_ONCE = 5
-"""Looks for messages for which the server should have locks at the same time."""
-
 
 @cache
 def _made() -> tuple[list[str], dict[str, tuple[str, str]]]:
@@ -69,9 +62,9 @@ def days(site: Site) -> Problems:
             "Inserts of messages fail, or go into a day that is over, and messages with keys wait.",
             "outbox-tasks maintain",
         )
-    locks = row.days * LOCKS_A_DAY
-    if row.room < LOOKS_AT_ONCE * locks:
-        enough = -(-LOOKS_AT_ONCE * locks // row.clients)
+    locks = row.days * 6  # for each day on the partitions of messages and of the journal, and on their four indexes
+    if row.room < 5 * locks:  # five looks at the same time should find room
+        enough = -(-5 * locks // row.clients)
         yield warning(
             "many_days",
             f"{row.days:,} days of messages are kept: a look for a message takes {locks:,} locks, and the server has "

@@ -16,9 +16,6 @@ from outbox_tasks.text import many, number, one_line, shell_line, some, span
 SILENT_SECONDS = 60.0
 """Seconds for which messages are due and none is sent, before that counts. One send takes less."""
 
-WORKERS_NAMED, CODES_NAMED = 3, 3
-"""Workers and error codes that are named; the others are counted."""
-
 
 def counted(site: Site) -> Problems:
     """Whether the database says in time how many messages wait. Other checks need that."""
@@ -84,7 +81,7 @@ def silent(site: Site) -> Problems:
     last = "nothing has ever been sent" if sent is None else f"nothing has been sent for {span(sent)}"
     yield error(
         "silent",
-        f"Messages have been due for {span(due)}, and {last}, though there is {some(workers, WORKERS_NAMED)} to do it.",
+        f"Messages have been due for {span(due)}, and {last}, though there is {some(workers)} to do it.",
         "Claims run, and nothing comes of them. The workers that send hang, have lost the broker, or use another one.",
         "Read their logs, and restart them. Compare OUTBOX_BROKER_URL there and on the claim worker.",
         since=due,
@@ -129,7 +126,7 @@ def dead_letters(site: Site) -> Problems:
 def _dead(name: str, status: DestinationStatus) -> Problem:
     count = status.states["dead"]
     letters = many(count, "dead letter", number(count, estimated="dead" in status.estimated))
-    codes = some([code for code, _ in Counter(status.codes["dead"]).most_common()], CODES_NAMED)
+    codes = some([code for code, _ in Counter(status.codes["dead"]).most_common()])
     why = f" ({codes})" if codes else ""
     since = f", the first for {span(status.dead_for)}" if status.dead_for is not None else ""
     return warning(

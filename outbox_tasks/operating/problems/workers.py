@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
-from outbox_tasks.broker.names import ALL_QUEUES, DRAIN_TASK, PUBLISH_TASK, queues_of
+from outbox_tasks.broker.names import ALL_QUEUES, queues_of
 from outbox_tasks.operating.problems.live_workers import Worker
 from outbox_tasks.operating.problems.problem import Problem, error, warning
 from outbox_tasks.operating.problems.site import Problems, Site
@@ -31,10 +30,6 @@ WITHOUT = {
     FEED_QUEUE: "Nothing is copied from the feeds. Their rows wait in the applications' databases.",
 }
 """What happens without a worker of each queue."""
-
-CLOCKS_APART_SECONDS, REQUESTS_REFUSED_SECONDS = 30.0, 300.0
-"""The relay goes by the database's clock, and works with any difference. But from five minutes on, other services
-refuse requests that a host has signed."""
 
 
 def served(site: Site) -> Problems:
@@ -78,9 +73,9 @@ def unheard(site: Site) -> Problems:
 
 
 def settings(site: Site) -> Problems:
-    """Whether the workers' settings let leases outlast sends, and waits end before the visibility timeout."""
+    """Whether the workers' names, tasks and visibility timeouts fit together."""
     for worker in site.workers:
-        yield from (*_visibility(site, worker), *_limits(site, worker))
+        yield from _visibility(site, worker)
         if worker.answers > 1 and worker.name not in site.heartbeats.shared_names:
             yield _same_name(worker.name, str(worker.answers))
         if worker.foreign and worker.queues & {*ALL_QUEUES}:
@@ -117,23 +112,6 @@ def _visibility(site: Site, worker: Worker) -> Problems:
     )
 
 
-def _limits(site: Site, worker: Worker) -> Problems:
-    for task, lease in {PUBLISH_TASK: site.settings.send_lease, DRAIN_TASK: site.settings.drain_lease}.items():
-        attributes = (worker.tasks or {}).get(task)
-        limit = re.search(r"time_limit=([0-9.]+)", attributes or "")
-        if attributes is None or (limit is not None and float(limit[1]) <= lease):
-            continue
-        shown = f"{float(limit[1]):g} s" if limit else "none"
-        yield error(
-            "lease_short",
-            f"On the worker {worker} the time limit of {task} is {shown}, and its lease lasts {lease:g} s.",
-            "It may outlast its lease. Meanwhile its messages are claimed and sent a second time.",
-            "Give all workers the same send_timeout, statement_timeout and queue_lease, and no time_limit in "
-            "task_annotations.",
-            which=f"{worker.name} {task}",
-        )
-
-
 def _same_name(name: str, how_many: str) -> Problem:
     return warning(
         "same_name",
@@ -150,7 +128,7 @@ def clocks(site: Site) -> Problems:
     for worker in site.heartbeats.alive:
         if isinstance(time := worker.facts.get("clock"), int | float):
             seconds = time - worker.seen_at.timestamp()
-            if abs(seconds) > CLOCKS_APART_SECONDS:
+            if abs(seconds) > 30:
                 apart[str(worker.facts.get("host", worker.name))] = seconds
     if not apart:
         return
@@ -158,7 +136,8 @@ def clocks(site: Site) -> Problems:
         f"{host} is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} it"
         for host, seconds in sorted(apart.items())
     )
-    yield (error if max(map(abs, apart.values())) >= REQUESTS_REFUSED_SECONDS else warning)(
+    far_apart = max(map(abs, apart.values())) >= 300  # other services refuse requests that such a host has signed
+    yield (error if far_apart else warning)(
         "clock_skew",
         f"The clocks of hosts with workers differ from the database's: {differences}.",
         "The relay itself goes by the database's clock, and works all the same. But AWS and receivers of webhooks "

@@ -26,10 +26,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 CLAIM_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
 
-LONGEST_SECONDS = 10 * 365 * 86_400.0
-"""Anybody can write a row: one from the year -4712 must not spoil the sum for good."""
-
-CODES = 40
+CODES_AT_MOST = 40
 """Error codes of a destination that a process distinguishes. Later ones are `other`: a destination can answer with any
 number of codes."""
 
@@ -135,7 +132,8 @@ class WorkerMetrics:
         arrived = [verdict for verdict in verdicts if verdict.step in ARRIVED]
         latency = self.latency.labels(destination)
         for verdict in arrived:
-            latency.observe(min(LONGEST_SECONDS, max(0.0, verdict.message.age + seconds)))
+            # Ten years at most: anybody can write a row, and one from the year -4712 must not spoil the sum for good.
+            latency.observe(min(10 * 365 * 86_400.0, max(0.0, verdict.message.age + seconds)))
         for outcome, count in Count(map(_outcome, verdicts)).items():
             self.messages.labels(destination, outcome).inc(count)
         if attempts := sum(verdict.sent or verdict.step in ARRIVED for verdict in verdicts):
@@ -174,7 +172,7 @@ class WorkerMetrics:
 
     def _code_label(self, destination: str, code: str) -> str:
         known, code = self._codes.setdefault(destination, set()), code[:60]
-        if code not in known and len(known) >= CODES:
+        if code not in known and len(known) >= CODES_AT_MOST:
             return "other"
         known.add(code)
         return code

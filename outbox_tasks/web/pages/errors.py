@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outbox_tasks.operating.messages import filters
-from outbox_tasks.operating.messages.find import COUNTED, DEAD, MOST_GROUPS, Filter, Lookup
+from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, DEAD, GROUPS_AT_MOST, Filter, Lookup
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import Visit
@@ -44,8 +44,8 @@ def errors(visit: Visit) -> Response:
         former=at(page) if page else None,
         next=at(page + 2) if (page + 1) * SIZE < len(rows) else None,
         complete=complete,
-        looked=MOST_GROUPS,
-        counted=COUNTED,
+        looked=GROUPS_AT_MOST,
+        counted=COUNTED_AT_MOST,
         named=TYPES,
         going=visit.look("acts", lambda: overview.under_way(visit.acts.going())),
     )
@@ -64,7 +64,7 @@ def _folded(groups: Iterable[dict[str, Any]], code: str | None) -> list[dict[str
             "last_error_code": last_error_code,
             "groups": inside,
             "count": sum(group["count"] for group in inside),
-            "some": any(group["count"] >= COUNTED for group in inside),
+            "some": any(group["count"] >= COUNTED_AT_MOST for group in inside),
             "first_at": min(group["first_at"] for group in inside),
             "dead_at": max(group["dead_at"] for group in inside),
             "types": list(dict.fromkeys(group["event_type"] for group in inside)),
@@ -92,7 +92,7 @@ def group(visit: Visit) -> Response:
         name=name,
         group=found,
         last=page.messages,
-        counted=COUNTED,
+        counted=COUNTED_AT_MOST,
         configured=found is None or found["destination"] in visit.settings.destinations,
         commands={action: filters.command_line(action, wanted) for action in filters.CHANGEABLE},
     )

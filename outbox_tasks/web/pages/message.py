@@ -18,7 +18,7 @@ from outbox_tasks.operating.audit import deed
 from outbox_tasks.operating.messages.acts import is_json
 from outbox_tasks.operating.messages.filters import CHANGEABLE
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Lookup
-from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
+from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web.access import Role
@@ -59,7 +59,7 @@ def message(visit: Visit) -> Response:
         "message.html",
         one=one,
         life=life(one),
-        kept=KEPT,
+        kept=HISTORY_KEPT,
         error=error_of(one) if visit.may(Role.PAYLOAD) else one["last_error_code"],
         until=UNTIL.get(one["state"]),
         traceback=next(reversed(tracebacks(one)), None),

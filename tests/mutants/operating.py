@@ -1,0 +1,181 @@
+"""Faults in what people ask and do: the problems, the looks at messages, and the acts on them."""
+
+from tests.mutants import Fault
+
+ROOM, SQL = "outbox_tasks/operating", "outbox_tasks/sql"
+PROBLEMS = "tests/unit/test_problems.py"
+STATUS = "tests/unit/test_destination_status.py"
+WORKERS = "tests/integration/test_problems_workers.py"
+MESSAGES = "tests/integration/test_problems_messages.py"
+TRANSACTIONS = "tests/integration/test_problems_transactions.py"
+RIGHTS = "tests/integration/test_rights_of_others.py"
+WAITS = "tests/integration/test_waits.py"
+BACKGROUND = "tests/integration/test_background.py"
+ACTS, TRY, FIND = "tests/storage/test_acts.py", "tests/storage/test_try.py", "tests/storage/test_find.py"
+COUNTS = "tests/integration/test_counts.py"
+LIMITS = "tests/integration/test_limits.py"
+
+FAULTS = [
+    Fault(
+        f"{ROOM}/problems/order.py",
+        "return root.which == other.which and other.code in",
+        "return other.code in",
+        PROBLEMS,
+        "a paused destination explains why another one is stale",
+    ),
+    Fault(
+        f"{ROOM}/problems/order.py",
+        "[root] if root.code in ON_PURPOSE else [root, *follows]",
+        "[root, *follows]",
+        PROBLEMS,
+        "a pause is an error as soon as messages wait",
+    ),
+    Fault(
+        f"{ROOM}/problems/problem.py",
+        "without_secrets(fact)",
+        "fact",
+        PROBLEMS,
+        "a problem shows the password of a URL that a client quotes",
+    ),
+    Fault(
+        f"{ROOM}/overview.py",
+        'bool(self.waiting or self.states["dead"])',
+        "bool(self.waiting)",
+        STATUS,
+        "a destination that buries everything at once does not refuse",
+    ),
+    Fault(
+        f"{ROOM}/overview.py",
+        "self.failed_ago <= max(gap, self.arrived_ago)",
+        "self.failed_ago <= gap",
+        STATUS,
+        "a destination has recovered though nothing has arrived since",
+    ),
+    Fault(
+        f"{ROOM}/overview.py",
+        'if place in ("ready", "leased", "run") else 0)',
+        "if True else 0)",
+        COUNTS,
+        "what waits for another try counts as due",
+    ),
+    Fault(
+        f"{ROOM}/heartbeats.py",
+        "age - worker.age > longest_pause(settings)",
+        "age > longest_pause(settings)",
+        WORKERS,
+        "beat is blamed while no claim worker takes its ticks",
+    ),
+    Fault(
+        f"{ROOM}/heartbeats.py",
+        'int(self.facts.get("met") or 0) > 1',
+        'int(self.facts.get("met") or 0) > 0',
+        WORKERS,
+        "a worker that was restarted shares a name with itself",
+    ),
+    Fault(
+        f"{ROOM}/problems/sends.py",
+        "used_up = bool(status.due) and any(",
+        "used_up = any(",
+        MESSAGES,
+        "a limit for which nothing waits is a warning",
+    ),
+    Fault(
+        f"{ROOM}/messages/waits.py",
+        'next((row for row in rows if row.holds), None)',
+        "next(iter(rows), None)",
+        WAITS,
+        "any open writer is the reason why a message with a key waits",
+    ),
+    Fault(
+        f"{ROOM}/messages/waits.py",
+        "return until - timedelta(seconds=settings.queue_lease)",
+        "return until",
+        WAITS,
+        "the next try by Celery is told a minute too late",
+    ),
+    Fault(
+        f"{ROOM}/messages/acts.py",
+        "            if changed is None:\n                return None",
+        "            if changed is None:\n                break",
+        BACKGROUND,
+        "a late process ends the act that another one goes on with",
+    ),
+    Fault(
+        f"{ROOM}/messages/acts.py",
+        "left = None if most is None else max(0, most - count)",
+        "left = most",
+        BACKGROUND,
+        "an act that another process goes on with passes its limit",
+    ),
+    Fault(
+        f"{ROOM}/messages/background.py",
+        "            self._slow.pop(entry, None)\n            return",
+        "            return",
+        BACKGROUND,
+        "an act ends after five slow batches that were not in a row",
+    ),
+    Fault(
+        f"{ROOM}/messages/background.py",
+        "            self._renewed(0.0)",
+        "            self._renewed(LEASE_SECONDS)",
+        BACKGROUND,
+        "a process that closes keeps its acts from others",
+    ),
+    Fault(
+        f"{ROOM}/limits.py",
+        "if setting == \"singles\" and limit.concurrency is not None:",
+        "if setting == \"singles\":",
+        LIMITS,
+        "what a person has set for singles is not shown",
+    ),
+    Fault(f"{SQL}/act/end.sql", "AND (:token::uuid IS NULL OR lease = :token)", "", ACTS,
+          "a process without the lease ends an act"),
+    Fault(f"{SQL}/act/take.sql", "(o.locked_until <= clock_timestamp() OR o.lease = :token)", "true", ACTS,
+          "two processes run one act"),
+    Fault(f"{SQL}/act/take.sql", "AND (:only::bigint[] IS NULL OR o.act = ANY (:only))", "", ACTS,
+          "a command runs the acts of others"),
+    Fault(f"{SQL}/act/parts/may.sql", "AND a.lease = :token::uuid", "", ACTS,
+          "a batch is done by a process that has lost the act"),
+    Fault(f"{SQL}/act/redrive.sql", "d.dead_at <= :until::timestamptz", "d.dead_at >= :until::timestamptz", ACTS,
+          "a redrive takes what died after it was seen"),
+    Fault(f"{SQL}/act/redrive.sql", "attempts = 0, spared = 0, outages = 0, unheard = 0,", "spared = 0, unheard = 0,",
+          ACTS, "a redriven message has no attempts left"),
+    Fault(f"{SQL}/act/edit.sql", "AND sha256(m.payload) = :digest::bytea", "", ACTS,
+          "of two people who edit, the second one overwrites the first"),
+    Fault(f"{SQL}/act/try.sql", "    AND NOT EXISTS (SELECT FROM :schema.outbox_destinations d WHERE d.name = "
+          "l.destination AND d.probe = l.token)\n", "", TRY, "to try a message takes the probe of an open circuit"),
+    Fault(f"{SQL}/act/try.sql", "AND t.code IS NOT NULL\n    AND NOT t.history @> jsonb_build_array("
+          "jsonb_build_object('what', 'tried', 'entry', :entry::bigint))", "AND t.code IS NOT NULL", TRY,
+          "an act tries a message again and again"),
+    Fault(f"{SQL}/act/discard.sql", "CASE WHEN 'dead' = ANY (:states::text[]) THEN", "CASE WHEN true THEN",
+          "tests/storage/test_discard.py", "to discard what waits takes dead letters too"),
+    Fault(f"{SQL}/find/one.sql", "CASE WHEN coalesce(:part::integer, 1) > 0 THEN coalesce(c.headers",
+          "CASE WHEN true THEN coalesce(c.headers", FIND,
+          "somebody who may not see contents gets headers or the history"),
+    Fault(f"{SQL}/find/ahead.sql", "WHERE :blocks::boolean AND d.destination", "WHERE d.destination", FIND,
+          "a dead letter is the reason why a message waits that it does not hold up"),
+    Fault(f"{SQL}/find/became.sql", "  WHERE m.ended IS NULL OR m.finished_at >= :since::timestamptz\n", "", FIND,
+          "an older delivery counts as what became of a redrive"),
+    Fault(f"{SQL}/doctor/open_writers.sql", "WHERE w.pid IS DISTINCT FROM pg_backend_pid()", "WHERE w.pid <> "
+          "pg_backend_pid()", TRANSACTIONS, "a prepared transaction is no reason why a message waits"),
+    Fault(f"{SQL}/doctor/locks.sql", "l.objsubid = 1 AND l.mode = 'ShareLock' AND l.granted",
+          "l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted", RIGHTS,
+          "a stranger who holds the marks of writers is not named"),
+    Fault(f"{SQL}/doctor/hidden.sql", "AND row_security_active(c.oid)", "AND c.relrowsecurity AND NOT pg_has_role("
+          "c.relowner, 'USAGE')", RIGHTS, "rows that are hidden from their owner are not missed"),
+    Fault(f"{SQL}/look/heads.sql", "AND (k.token IS NOT NULL OR k.due > now())", "AND k.token IS NOT NULL", COUNTS,
+          "what waits behind a dead letter counts as due"),
+    Fault(f"{SQL}/report/beat.sql", "WHERE h.seen_at <= excluded.seen_at\n", "", "tests/storage/test_reports.py",
+          "an old report of a run overwrites a newer one"),
+    Fault(f"{SQL}/report/stopped.sql", " AND facts ->> 'started' = :started::text", "", "tests/storage/test_reports.py",
+          "a worker that stops late removes the heartbeat of its successor"),
+    Fault(f"{SQL}/report/tally.sql", "CASE WHEN excluded.arrived_at IS NULL THEN s.refused ELSE 0 END",
+          "s.refused", "tests/integration/test_counters.py",
+          "refusals before a send that arrived still count"),
+    Fault(f"{SQL}/audit/parts/shown.sql", " - 'former'::text - 'changed'::text - 'form'::text", "",
+          "tests/integration/test_redrive.py", "the audit shows the payload before an edit"),
+    Fault(f"{SQL}/audit/pause.sql", "d.paused_at IS NOT NULL AND excluded.paused_why IS NULL AS stays",
+          "false AS stays", "tests/storage/test_reports.py", "a second pause forgets who paused, when and why"),
+    Fault(f"{SQL}/audit/unlimit.sql", "WHERE until IS NULL OR until > clock_timestamp()", "WHERE true",
+          "tests/storage/test_reports.py", "limits that were over are said to be cleared"),
+]  # fmt: skip

@@ -1,0 +1,54 @@
+"""Faults in what workers count, log and tell."""
+
+from tests.mutants import Fault
+
+ROOM = "outbox_tasks/telemetry"
+ALERTS, COUNTERS = "tests/integration/test_alerts.py", "tests/integration/test_counters.py"
+METRICS, LOGS = "tests/unit/test_metrics.py", "tests/unit/test_logs.py tests/unit/test_shown.py"
+COMPARE = "outbox_tasks/sql/alert/compare.sql"
+
+FAULTS = [
+    Fault(f"{ROOM}/counters.py", "counts.clear()", "pass", COUNTERS, "counts are written twice after a failure"),
+    Fault(f"{ROOM}/counters.py", "own.runs = runs | own.runs", "own.runs = own.runs | runs", COUNTERS,
+          "an older report of a run hides the newer one"),
+    Fault(f"{ROOM}/counters.py", "if any(verdict.step is not Step.STALE for verdict in verdicts):", "if verdicts:",
+          COUNTERS, "a lease that was lost counts as a send: nobody sees that none is sent"),
+    Fault(f"{ROOM}/counters.py", "settled.connect(self._count_settled, sender=app,", "settled.connect("
+          "self._count_settled, sender=None,", "tests/integration/test_counters.py",
+          "the sends of another app count as the relay's"),
+    Fault(f"{ROOM}/alerts.py", 'if row["severity"] != Severity.NOTE]', "]", ALERTS, "people are told of notes"),
+    Fault(f"{ROOM}/alerts.py", "return {**facts, **texts,", "return {**facts,", ALERTS,
+          "a text that the database can't store stops all alerts"),
+    Fault(f"{ROOM}/alerts.py", "build_opener(_NoRedirect)", "build_opener()", ALERTS,
+          "alerts follow a webhook to where it says"),
+    Fault(f"{ROOM}/alerts.py", "reason.replace(basic, STARS) if basic else reason", "reason", ALERTS,
+          "the log shows the login of a webhook"),
+    Fault(f"{ROOM}/alerts.py", "at and at.astimezone(UTC).isoformat()", "at and at.isoformat()", ALERTS,
+          "times of alerts are in the zone of the database"),
+    Fault(COMPARE, "excluded.how_many >= 2 * a.told_how_many", "excluded.how_many >= 2 * a.how_many", ALERTS,
+          "a problem that grows slowly is never told again"),
+    Fault(COMPARE, "over_at, since, told_at, told_how_many, is_unposted) = (\n      SELECT CASE WHEN a.over_at IS NULL "
+          "THEN least(", "over_at, since, told_at, told_how_many, is_unposted) = (\n      SELECT CASE WHEN true THEN "
+          "least(", ALERTS, "a warning that comes back after an error is an error"),
+    Fault(COMPARE, "found.which IN (a.which, '')", "found.which = a.which", ALERTS,
+          "a problem is over because the list only counts it"),
+    Fault(COMPARE, "FROM found WHERE NOT found.is_root AND", "FROM found WHERE found.is_root AND", ALERTS,
+          "a problem is over when another one explains it"),
+    Fault("outbox_tasks/sql/alert/posted.sql", " AND a.told_at <= :told_at::timestamptz", "", ALERTS,
+          "what was told during a post is not posted"),
+    Fault(f"{ROOM}/metrics/workers.py", "LOST if verdict.step is Step.STALE and verdict.sent else",
+          "LOST if verdict.step is Step.STALE else", METRICS, "what was never sent counts as lost"),
+    Fault(f"{ROOM}/metrics/workers.py", "min(10 * 365 * 86_400.0, max(0.0,", "min(1e300, max(0.0,", METRICS,
+          "one odd row spoils the latency for good"),
+    Fault(f"{ROOM}/metrics/workers.py", "if file.stat().st_size]", "]", METRICS, "a killed process stops all scrapes"),
+    Fault(f"{ROOM}/metrics/__init__.py", "resources.before_close.append(remove_directory)", "pass", METRICS,
+          "each worker leaves a directory behind"),
+    Fault(f"{ROOM}/logs.py", "datetime.fromtimestamp(record.created, UTC)", "datetime.fromtimestamp(record.created)",
+          LOGS, "times of the log are in the zone of the host"),
+    Fault(f"{ROOM}/logs.py", "safe = copy.copy(record)", "safe = record", LOGS,
+          "other handlers of a record lose its arguments"),
+    Fault(f"{ROOM}/logs.py", 'line["exception"] = without_secrets(self.formatException(record.exc_info))',
+          'line["exception"] = self.formatException(record.exc_info)', LOGS, "a traceback shows a password"),
+    Fault(f"{ROOM}/logs.py", "if record.levelno != logging.INFO:", "if record.levelno < logging.INFO:", LOGS,
+          "errors of claims are logged at DEBUG"),
+]  # fmt: skip

@@ -1,0 +1,84 @@
+"""What processes report of themselves, and what people steer: which of two reports counts, and what stays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.storage.conftest import Box
+
+
+def beat(box: Box, name: str, ago: float = 0.0, **facts: Any) -> list[str]:
+    seen = [{"name": name, "kind": "worker", "ago": ago, "facts": facts}]
+    return [name for [name] in box.run("report/beat.sql", seen=json.dumps(seen), late=20.0)]
+
+
+def facts(box: Box, name: str) -> Any:
+    return box.value("SELECT facts FROM outbox_heartbeats WHERE name = %s", name)
+
+
+class TestHeartbeats:
+    def test_of_two_reports_the_newest_counts(self, box: Box) -> None:
+        assert beat(box, "claim", 2, by="one") == ["claim"]
+        assert beat(box, "claim", 9, by="other") == []
+        assert facts(box, "claim") == {"by": "one"}
+
+    def test_a_worker_that_stops_leaves_the_heartbeat_of_its_successor(self, box: Box) -> None:
+        beat(box, "claim@here", started="1")
+        box.run("report/stopped.sql", name="claim@here", started="2")
+        assert facts(box, "claim@here") == {"started": "1"}
+        box.run("report/stopped.sql", name="claim@here", started="1")
+        assert box.rows("SELECT name FROM outbox_heartbeats") == []
+
+    @pytest.mark.parametrize(("ago", "met"), [(5.0, 1), (60.0, None)])
+    def test_it_meets_another_one_under_its_name_if_that_is_fresh(self, box: Box, ago: float, met: int | None) -> None:
+        beat(box, "claim@here", ago, started="1")
+        beat(box, "claim@here", started="2")
+        assert facts(box, "claim@here").get("met") == met
+        beat(box, "claim@here", started="2")
+        assert facts(box, "claim@here").get("met") is None
+
+
+class TestPause:
+    def pause(self, box: Box, who: str, why: str | None) -> tuple[str, str | None]:
+        box.run("audit/pause.sql", destination="orders", person=who, reason=why)
+        [(by, reason)] = box.rows("SELECT paused_by, paused_why FROM outbox_destinations")
+        return by, reason
+
+    def test_a_second_one_without_a_reason_changes_nothing(self, box: Box) -> None:
+        assert self.pause(box, "ann", "moving house") == ("ann", "moving house")
+        at = box.value("SELECT paused_at FROM outbox_destinations")
+        assert self.pause(box, "bob", None) == ("ann", "moving house")
+        assert box.value("SELECT paused_at FROM outbox_destinations") == at
+        assert self.pause(box, "carl", "still moving") == ("carl", "still moving")
+        assert box.value("SELECT count(*) FROM outbox_audit") == 3
+
+    def test_the_audit_notes_an_end_only_of_what_there_was(self, box: Box) -> None:
+        assert box.run("audit/resume.sql", destination="orders", person="ann", reason=None) == []
+        self.pause(box, "ann", None)
+        assert len(box.run("audit/resume.sql", destination="orders", person="ann", reason=None)) == 1
+        assert [action for [action] in box.rows("SELECT action FROM outbox_audit ORDER BY seq")] == ["pause", "resume"]
+
+
+class TestLimits:
+    def set(self, box: Box, value: float, seconds: float | None, who: str = "ann") -> tuple[Any, Any]:
+        """The value before, and who had set it."""
+        wanted = json.dumps([{"setting": "rate_limit", "value": value}])
+        asked = {"destination": "orders", "wanted": wanted, "seconds": seconds, "person": who, "reason": "a sale"}
+        [(_, _, replaced, by, _)] = box.run("audit/limit.sql", **asked)
+        return replaced, by
+
+    def test_a_limit_that_is_over_replaces_and_clears_nothing(self, box: Box) -> None:
+        assert self.set(box, 2, 60) == (None, None)
+        assert self.set(box, 3, None, "bob") == (2, "ann")
+        box.connection.execute("UPDATE outbox_limits SET until = now()")
+        assert self.set(box, 4, 60) == (None, None)
+        box.connection.execute("UPDATE outbox_limits SET until = now()")
+        assert box.run("audit/unlimit.sql", destination="orders", person="ann", reason=None) == []
+        self.set(box, 5, None)
+        assert box.run("audit/unlimit.sql", destination="orders", person="ann", reason=None) == [("rate_limit",)]
+        assert box.rows("SELECT setting FROM outbox_limits") == []
+        actions = [action for [action] in box.rows("SELECT action FROM outbox_audit ORDER BY seq")]
+        assert actions == ["limit"] * 4 + ["clear limits"]
