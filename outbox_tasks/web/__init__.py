@@ -1,7 +1,7 @@
 """The page: what people look at, and act on, in a browser.
 
-It is a Starlette application. A page is a plain function that makes a response of a visit; `routes` lists all of them.
-`page` knows who visits, checks what they may do, and answers trouble with words. `mount` is where servers come in.
+It is a Starlette application. Each page is a plain function that makes a response of a visit; `routes` lists all of
+them. `page` knows who visits, checks what they may do, and answers trouble with words. Servers come in through `mount`.
 """
 
 from outbox_tasks.errors import NotInstalled

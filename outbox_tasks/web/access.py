@@ -1,4 +1,4 @@
-"""Who visits, and what they may do."""
+"""The people who visit, and what they may do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who visits the page. The name is what the audit says."""
+    """Somebody who visits the page. The audit keeps the name."""
 
     name: str
     role: Role

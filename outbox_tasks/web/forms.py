@@ -11,23 +11,20 @@ from starlette.requests import Request
 
 from outbox_tasks.settings import Settings
 
-TYPE = "application/x-www-form-urlencoded"
+CONTENT_TYPE = "application/x-www-form-urlencoded"
 
-LONGEST_FORM = 2 * 1024 * 1024
-"""Bytes of a form, unless it holds a payload."""
-
-MOST_FIELDS = 1000
-"""Fields of a form."""
+FORM_BYTES = 2 * 1024 * 1024
+"""The longest form, unless it holds a payload."""
 
 TOKEN = "csrf"  # noqa: S105
-"""In the session and in a field of each form: they must be equal, and another site can read neither."""
+"""The token is in the session and in a field of each form. Both must be equal, and another site can read neither."""
 
 Fields = Mapping[str, list[str]]
 
 
 def longest_form(settings: Settings) -> int:
-    """Bytes of the longest form: that with a payload, three times as long as the payload, because it is encoded."""
-    return LONGEST_FORM + 3 * max((one.largest for one in settings.destinations.values()), default=0)
+    """Bytes of the longest form, which has a payload. Encoded for a form, the payload may be three times as long."""
+    return FORM_BYTES + 3 * max((destination.largest for destination in settings.destinations.values()), default=0)
 
 
 def fields_of(items: Iterable[tuple[str, object]]) -> Fields:
@@ -41,20 +38,20 @@ def fields_of(items: Iterable[tuple[str, object]]) -> Fields:
 
 
 async def form_of(request: Request, settings: Settings) -> Fields:
-    """The fields of a form of our own. Raises `HTTPException`: another site could send one in a person's name."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != TYPE:
-        raise HTTPException(415, f"A form must be sent as {TYPE}.")
+    """The fields of a form that the page itself has shown. Raises `HTTPException` for any other form: another site
+    could have sent it in a person's name."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
+        raise HTTPException(415, f"A form must be sent as {CONTENT_TYPE}.")
     size = request.headers.get("content-length", "")
     if not (size.isascii() and size.isdigit()):
         raise HTTPException(411, "A form must say how long it is.")
-    longest = longest_form(settings) if request.scope["path"].endswith("/edit") else LONGEST_FORM
+    longest = longest_form(settings) if request.scope["path"].endswith("/edit") else FORM_BYTES
     if len(size) > 12 or int(size) > longest:
         raise HTTPException(413, f"This form is too long: it may have {longest:,} bytes.")
     _check_origin(request)
-    form = await request.form(max_fields=MOST_FIELDS, max_part_size=longest)
-    fields = fields_of(form.multi_items())
-    token, sent = request.session.get(TOKEN), (fields.get(TOKEN) or [""])[0]
-    if not token or not hmac.compare_digest(token.encode(), sent.encode()):
+    fields = fields_of((await request.form(max_fields=1000, max_part_size=longest)).multi_items())
+    expected, sent = request.session.get(TOKEN), (fields.get(TOKEN) or [""])[0]
+    if not expected or not hmac.compare_digest(expected.encode(), sent.encode()):
         raise HTTPException(
             403, "This form is old, or cookies are switched off. Nothing was done. Load the page again."
         )
@@ -68,11 +65,11 @@ def give_token(request: Request) -> None:
 
 
 def _check_origin(request: Request) -> None:
-    """What the browser says of the site that a form is from."""
+    """Refuse a form if the browser says that another site sent it. Old browsers name the site in `Origin` only."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
-        ours = site in ("same-origin", "none")
+        is_own = site in ("same-origin", "none")
     else:
-        ours = origin is None or origin.lower().partition("://")[2] == request.headers.get("host", "").lower()
-    if not ours:
+        is_own = origin is None or origin.lower().partition("://")[2] == request.headers.get("host", "").lower()
+    if not is_own:
         raise HTTPException(403, "This form was sent by another site, so nothing was done.")

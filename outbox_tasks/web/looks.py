@@ -1,4 +1,4 @@
-"""One look at the database for all who watch."""
+"""Reads of the database that all who watch share, and a limit on searches."""
 
 from __future__ import annotations
 
@@ -8,64 +8,74 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
 T = TypeVar("T")
 
-MOST = 100
-"""Looks that are kept. Each is the content of one page, of which none is long."""
+ANSWERS_KEPT = 100
+"""Each answer is the content of one page, and no page is long."""
 
-OF_ONE, OF_ALL = 2, 4
-"""Searches of one person and of all that go on at once: half of the requests that may read the database."""
+ERROR_SECONDS = 2.0
+"""After this long, a read that failed is tried again."""
 
-AGAIN = 2.0
-"""Seconds after which a look that failed is taken again."""
+SEARCHES_OF_A_PERSON, SEARCHES_OF_ALL = 2, 4
+"""Searches at the same time: all of them take half of the requests that may read the database."""
+
+
+@dataclass
+class _Answer:
+    future: Future[Any] = field(default_factory=Future)
+    expires_at: float = inf
+    """While the database is being read, the answer does not expire."""
 
 
 class Looks:
-    """What was read lately, by name. Who asks while somebody reads waits for that answer. Errors are kept too: a
-    database that is gone is not asked by each who watches."""
+    """The latest answers, by name. A person who asks while another one's read goes on gets the answer of that read.
+
+    Errors are kept too: a database that is gone is not asked by everybody who watches.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[str, _Look] = {}
+        self._answers: dict[str, _Answer] = {}
 
     def get(self, name: str, read: Callable[[], T], seconds: float) -> T:
         """What `read` returned within the last `seconds`."""
         with self._lock:
-            look = self._found.get(name)
-            ours = look is None or look.until < time.monotonic()
-            if ours:
-                look = self._found[name] = _Look()
-                self._make_room()
-        assert look is not None
-        if ours:
+            answer = self._answers.get(name)
+            if is_new := answer is None or answer.expires_at < time.monotonic():
+                answer = _Answer()
+                self._keep(name, answer)
+        assert answer is not None
+        if is_new:
             try:
-                look.answer.set_result(read())
+                answer.future.set_result(read())
             except BaseException as error:
-                look.answer.set_exception(error)
-                seconds = min(seconds, AGAIN)
-            look.until = time.monotonic() + seconds
-        answer: T = look.answer.result()
-        return answer
+                answer.future.set_exception(error)
+                seconds = min(seconds, ERROR_SECONDS)
+            answer.expires_at = time.monotonic() + seconds
+        result: T = answer.future.result()
+        return result
 
     def forget(self, prefix: str) -> None:
-        """Look again for the next who asks for what begins so: somebody has changed something."""
+        """Drop the answers whose names begin with this, because somebody has changed something."""
         with self._lock:
-            self._found = {name: look for name, look in self._found.items() if not name.startswith(prefix)}
+            self._answers = {name: one for name, one in self._answers.items() if not name.startswith(prefix)}
 
-    def _make_room(self) -> None:
-        """Keep what counts, and of that the last ones."""
+    def _keep(self, name: str, answer: _Answer) -> None:
+        """Add an answer. Those that have expired go, and then those that expire first."""
         now = time.monotonic()
-        self._found = {name: look for name, look in self._found.items() if look.until >= now}
-        while len(self._found) > MOST:
-            del self._found[min(self._found, key=lambda name: self._found[name].until)]
+        kept = [pair for pair in self._answers.items() if pair[1].expires_at >= now and pair[0] != name]
+        kept.sort(key=lambda pair: pair[1].expires_at)
+        self._answers = {**dict(kept[1 - ANSWERS_KEPT :]), name: answer}
 
 
 class Searches:
-    """Those that go on, by person. One more is refused at once: if it waited, others would wait with it."""
+    """The searches that go on, by person. One too many is refused at once: if it waited, other requests would too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,11 +83,13 @@ class Searches:
 
     @contextmanager
     def by(self, person: str) -> Iterator[None]:
-        """Raises `HTTPException` if too many go on."""
+        """Count a search while it goes on. Raises `HTTPException` if there are too many."""
         with self._lock:
-            if self._going[person] >= OF_ONE:
-                raise HTTPException(429, f"{OF_ONE} of your searches go on already. Wait for one of them.")
-            if self._going.total() >= OF_ALL:
+            if self._going[person] >= SEARCHES_OF_A_PERSON:
+                raise HTTPException(
+                    429, f"{SEARCHES_OF_A_PERSON} of your searches go on already. Wait for one of them."
+                )
+            if self._going.total() >= SEARCHES_OF_ALL:
                 raise HTTPException(503, "Too many searches go on. It tries again by itself.")
             self._going[person] += 1
         try:
@@ -85,10 +97,3 @@ class Searches:
         finally:
             with self._lock:
                 self._going -= Counter([person])
-
-
-class _Look:
-    def __init__(self) -> None:
-        self.answer: Future[Any] = Future()
-        self.until = float("inf")
-        """Until when it counts; while it is read, always."""

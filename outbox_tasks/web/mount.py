@@ -22,30 +22,28 @@ from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.web.forms import longest_form
 
-HOST, VISITOR = "outbox_tasks.host", "outbox_tasks.visitor"
-"""In the scope: what the application gave, for `who`. In the WSGI environ: whom `who` named, as a future."""
+HOST_SCOPE = "outbox_tasks.host"
+"""In the scope of the page: the scope that the application gave. The hook `who` gets it."""
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
+VISITOR = "outbox_tasks.visitor"
+"""In the WSGI environ: a future of the person whom `who` named."""
 
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Of every answer."""
-
-FOREVER = "public, max-age=31536000, immutable"
+"""Headers of every answer."""
 
 SESSION_SECONDS = 12 * 3600
-"""So long somebody stays signed in."""
 
 PRINTABLE = "".join(map(chr, range(33, 127)))
-"""What stays as it is in a query."""
+"""The characters of a query that are not quoted."""
 
 
 class Asgi:
@@ -53,12 +51,12 @@ class Asgi:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         secret = _secret(settings)
-        name = f"outbox_{hashlib.sha256(secret.encode()).hexdigest()[:8]}"  # of two outboxes on one host, too
+        name = f"outbox_{hashlib.sha256(secret.encode()).hexdigest()[:8]}"  # two outboxes on one host have two cookies
 
         @lru_cache(maxsize=16)
-        def sessions(root: str, encrypted: bool) -> SessionMiddleware:
+        def sessions(root: str, is_https: bool) -> SessionMiddleware:
             path = quote(root) or "/"
-            return SessionMiddleware(app, secret, name, SESSION_SECONDS, path, "lax", https_only=encrypted)
+            return SessionMiddleware(app, secret, name, SESSION_SECONDS, path, "lax", https_only=is_https)
 
         self._app, self._sessions = app, sessions
 
@@ -66,45 +64,47 @@ class Asgi:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        own, headers = _own(scope), Headers(scope=scope)
-        # A proxy in front may speak HTTPS for us.
-        encrypted = "https" in (scope.get("scheme"), headers.get("x-forwarded-proto", "").lower())
-        await self._sessions(own["root_path"], encrypted)(own, receive, _finished(own, send))
+        own = _own_scope(scope)
+        # A proxy in front may speak HTTPS for the page.
+        is_https = "https" in (scope.get("scheme"), Headers(scope=scope).get("x-forwarded-proto", "").lower())
+        await self._sessions(own["root_path"], is_https)(own, receive, _sending(own, send))
 
 
-def _own(scope: Scope) -> Scope:
-    """A scope of our own: the application's session and routes stay the application's. Its path begins with its root.
+def _own_scope(scope: Scope) -> Scope:
+    """A scope of the page's own: the application's session and routes stay the application's. Its path begins with its
+    root.
 
     By the specification each path does. Some servers leave the root out. A proxy that strips its prefix leaves only the
     place of the mount: Starlette keeps the application's own root beside it.
     """
     root, path = scope.get("root_path", "").rstrip("/"), scope["path"]
     roots = [root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))]
-    below = next((path.removeprefix(one) for one in roots if path == one or path.startswith(f"{one}/")), path)
-    own = {**scope, HOST: scope, "root_path": root, "path": root + (below or "/"), "path_params": {}}
+    below = next((path.removeprefix(prefix) for prefix in roots if f"{path}/".startswith(f"{prefix}/")), path)
+    own = {**scope, HOST_SCOPE: scope, "root_path": root, "path": root + (below or "/"), "path_params": {}}
     own.pop("router", None)
     return own
 
 
-def _finished(scope: Scope, send: Send) -> Send:
-    """Sends with the headers that all answers have, and without the body if only the headers were asked for."""
-    static = scope["path"].startswith(scope["root_path"] + "/static/")
+def _sending(scope: Scope, send: Send) -> Send:
+    """Sends with the headers of every answer, and without a body if only the headers were asked for."""
+    is_static = scope["path"].startswith(scope["root_path"] + "/static/")
 
-    async def finished(message: Message) -> None:
+    async def send_on(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.update(HEADERS)
-            headers["Cache-Control"] = FOREVER if static and message["status"] == 200 else "no-store"
+            forever = is_static and message["status"] == 200
+            headers["Cache-Control"] = "public, max-age=31536000, immutable" if forever else "no-store"
         elif message["type"] == "http.response.body" and scope["method"] == "HEAD":
             message = {**message, "body": b""}
         await send(message)
 
-    return finished
+    return send_on
 
 
 def _secret(settings: Settings) -> str:
-    """What signs the sessions: the same in all processes of an outbox, and another one once a password changes. Whoever
-    has a session can't guess passwords from it: each guess takes long."""
+    """What signs the sessions: the same in all processes of an outbox, and another one once a password changes. Nobody
+    who has a session can guess passwords from it: each guess takes long."""
     passwords = sorted((name, user.password) for name, user in settings.web_users.items())
     place = f"{settings.database_url}\0{settings.database_schema}"
     return hashlib.scrypt(json.dumps(passwords).encode(), salt=place.encode(), n=2**14, r=8, p=1).hex()
@@ -114,16 +114,16 @@ class Wsgi:
     """The WSGI application, for Flask, Django and gunicorn. An event loop in a thread runs the ASGI application."""
 
     def __init__(self, app: Asgi, settings: Settings, who: Callable[[Any], Any] | None) -> None:
-        self._who, self._longest = who, longest_form(settings)
+        self._who, self._longest_form = who, longest_form(settings)
         self._loops = PerProcess(lambda: _Loop(app))
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
-        chunks = self._loops.get().application(self._whole(environ), start_response)
+        chunks = self._loops.get().application(self._readable(environ), start_response)
         try:
-            for chunk in chunks:  # noqa: UP028  # not `yield from`: that would end them at once if nobody reads on
+            for chunk in chunks:  # noqa: UP028  # `yield from` would close the chunks at once if nobody reads on
                 yield chunk
         finally:
-            for _ in chunks:  # the ASGI application waits for ever for somebody who went away
+            for _ in chunks:  # or the ASGI application would wait for ever for a client that went away
                 pass
 
     def close(self) -> None:
@@ -131,17 +131,17 @@ class Wsgi:
         if loop := self._loops.take():
             loop.close()
 
-    def _whole(self, environ: dict[str, Any]) -> Any:
-        """An environ that a2wsgi can read, with all of the body, and who visits."""
+    def _readable(self, environ: dict[str, Any]) -> Any:
+        """An environ that a2wsgi can read, with all of the body, and the person who visits."""
         size = str(environ.get("CONTENT_LENGTH") or "0")
         size = size if size.isascii() and size.isdigit() and len(size) < 12 else "0"
         body = b""
-        if 0 < int(size) <= self._longest:
+        if 0 < int(size) <= self._longest_form:
             body = environ["wsgi.input"].read(int(size))
-            if len(body) != int(size):  # part of a form is none
+            if len(body) != int(size):  # a part of a form is no form
                 body, size = b"", "0"
         path = environ.get("PATH_INFO", "").encode("latin-1", "replace").decode("utf-8", "replace")
-        whole = {
+        readable = {
             **environ,
             "CONTENT_LENGTH": size,
             "PATH_INFO": path.encode().decode("latin-1"),
@@ -149,12 +149,12 @@ class Wsgi:
             "wsgi.input": BytesIO(body),
         }
         if self._who is not None:
-            whole[VISITOR] = visitor = Future[Any]()
+            readable[VISITOR] = visitor = Future[Any]()
             try:  # in the application's thread: it may look at its context
                 visitor.set_result(self._who(environ))
             except Exception as error:
                 visitor.set_exception(error)
-        return whole
+        return readable
 
 
 class _Loop:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from anyio import Semaphore, fail_after
 from anyio.lowlevel import RunVar
+from starlette import routing
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -19,7 +19,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from outbox_tasks.errors import (
@@ -41,50 +40,24 @@ from outbox_tasks.text import logger
 from outbox_tasks.web import render, routes
 from outbox_tasks.web.access import Person, Role
 from outbox_tasks.web.forms import Fields, form_of, give_token
-from outbox_tasks.web.looks import Looks, Searches
-from outbox_tasks.web.mount import HOST, VISITOR, Asgi, Wsgi
+from outbox_tasks.web.mount import HOST_SCOPE, VISITOR, Asgi, Wsgi
 from outbox_tasks.web.sign_in import SignIn
-from outbox_tasks.web.visit import Visit
+from outbox_tasks.web.visit import Shared, Visit
 
 log = logger(__name__)
 
-AT_ONCE = 8
-"""Requests that may read the database at once. The others wait."""
+READERS_AT_ONCE = 8
+"""Requests that may read the database at the same time. The others wait for their turn."""
 
-PATIENCE = 5.0
-"""Seconds for which a request waits for its turn."""
+TURN_SECONDS = 5.0
+"""A request that has waited so long for its turn is told that the page is busy."""
 
 STATUS: dict[type[OutboxError], int] = {
     DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, UnknownMessage: 404, ActConflict: 409,
 }  # fmt: skip
-"""Of our errors. All others say that the input is bad."""
+"""The HTTP status of our errors. All other errors say that the input is bad: 400."""
 
 Who = Callable[[Any], "Person | Awaitable[Person | None] | None"]
-
-
-@dataclass
-class _Own:
-    """What each process makes for itself."""
-
-    connections: Connections
-    acts: Runner
-    looks: Looks = field(default_factory=Looks)
-    searches: Searches = field(default_factory=Searches)
-    checked: bool = False
-    """Whether the tables were seen to be of this release."""
-
-    def check(self, *, read_only: bool) -> None:
-        """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release. If they are,
-        acts that another process has left go on."""
-        if not self.checked:
-            self.looks.get("tables", self.connections.store.check_version, 2.0)
-            self.checked = True
-            if not read_only:
-                self.acts.start()
-
-    def close(self) -> None:
-        self.acts.close()
-        self.connections.close()
 
 
 class Page:
@@ -107,14 +80,17 @@ class Page:
             )
         self._who, self._read_only = who, read_only
         self._sign_in = SignIn(self.settings)
-        self._own = PerProcess(self._make)
+        self._shared = PerProcess(self._make)
         self._turns = RunVar[Semaphore]("turns")  # of each event loop
-        # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
-        self._own.get()
-        signing = [] if who else self._sign_in.routes
-        pages = [route.made(partial(self._show, route)) for route in routes.ROUTES]
+        # Settings that can't work fail here. The first look connects; after a fork each process connects for itself.
+        self._shared.get()
+        pages = [
+            routing.Route(route.pattern, partial(self._answer, route), methods=[route.method])
+            for route in routes.ROUTES
+        ]
+        static = routing.Mount("/static", StaticFiles(directory=render.STATIC))
         app = Starlette(
-            routes=[Mount("/static", StaticFiles(directory=render.STATIC)), *signing, *pages],
+            routes=[static, *([] if who else self._sign_in.routes), *pages],
             middleware=[Middleware(ExceptionMiddleware, handlers={Exception: self._trouble})],
             exception_handlers={HTTPException: self._trouble},
             lifespan=self._life,
@@ -124,27 +100,27 @@ class Page:
         self.asgi = Asgi(app, self.settings)
         self.wsgi = Wsgi(self.asgi, self.settings, who)
 
-    @asynccontextmanager
-    async def _life(self, app: Starlette) -> AsyncIterator[None]:
-        yield  # connections open when they are needed
-        self.close()
-
     def close(self) -> None:
         """Close this process's connections, and end its threads."""
         self.wsgi.close()
-        if own := self._own.take():
-            own.close()
+        if shared := self._shared.take():
+            shared.close()
 
-    def _make(self) -> _Own:
+    @asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        self.close()
+
+    def _make(self) -> Shared:
         app = self._outbox and self._outbox.celery
         installed = app if app is not None and "outbox_relay" in vars(app) else None  # its broker is the relay's
         connections = Connections(self.settings, installed)
-        return _Own(connections, Runner(connections.store))
+        return Shared(connections, Runner(connections.store))
 
-    async def _show(self, route: routes.Route, request: Request) -> Response:
+    async def _answer(self, route: routes.Route, request: Request) -> Response:
         person = await self._person(request)
         if person is None and self._who is None:
-            return self._sign_in.ask(request, 401)
+            return self._sign_in.ask(request)
         if person is None:
             raise HTTPException(403, "Sign in to the application first: it does not know you.")
         if person.role < route.role:
@@ -158,38 +134,44 @@ class Page:
             form = await form_of(request, self.settings)
         elif self._who is None or (person.role is Role.ACT and not self._read_only):
             give_token(request)
-        own = self._own.get()
-        shared = own.connections, own.looks, own.searches, own.acts
-        visit = Visit(request, form, person, *shared, self._read_only)
+        visit = Visit(request, form, person, self._shared.get(), self._read_only)
         async with self._turn():
-            return await run_in_threadpool(self._run, route, visit, own)
+            return await run_in_threadpool(self._run, route, visit)
 
-    def _run(self, route: routes.Route, visit: Visit, own: _Own) -> Response:
+    def _run(self, route: routes.Route, visit: Visit) -> Response:
         with suppress(OutboxError) if route.without_tables else nullcontext():
-            own.check(read_only=self._read_only)
+            self._check_tables(visit.shared)
         return route.page(visit)
 
+    def _check_tables(self, shared: Shared) -> None:
+        """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release. If they are, acts that
+        another process has left go on here."""
+        if not shared.checked:
+            shared.looks.get("tables", shared.connections.store.check_version, 2.0)
+            shared.checked = True
+            if not self._read_only:
+                shared.acts.start()
+
     async def _person(self, request: Request) -> Person | None:
-        """Who visits."""
         if self._who is None:
             return self._sign_in.person(request)
         if visitor := request.scope.get("wsgi_environ", {}).get(VISITOR):
-            found = visitor.result()
-            if inspect.iscoroutine(found):
-                found.close()
+            person = visitor.result()
+            if inspect.iscoroutine(person):
+                person.close()
                 raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
-            return found  # type: ignore[no-any-return]
-        asked = await run_in_threadpool(self._who, request.scope[HOST])
-        return await asked if inspect.isawaitable(asked) else asked
+            return person  # type: ignore[no-any-return]
+        answer = await run_in_threadpool(self._who, request.scope[HOST_SCOPE])
+        return await answer if inspect.isawaitable(answer) else answer
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait until fewer than `AT_ONCE` requests read the database. Raises `HTTPException`."""
+        """Wait for a turn. Raises `HTTPException` if that takes too long."""
         turns = self._turns.get(None)
         if turns is None:
-            self._turns.set(turns := Semaphore(AT_ONCE))
+            self._turns.set(turns := Semaphore(READERS_AT_ONCE))
         try:
-            with fail_after(PATIENCE):
+            with fail_after(TURN_SECONDS):
                 await turns.acquire()
         except TimeoutError:
             raise HTTPException(503, "The page is busy: too many people ask. It tries again by itself.") from None
@@ -200,17 +182,18 @@ class Page:
 
     async def _trouble(self, request: Any, error: Exception) -> Response:
         """A page that says what went wrong."""
-        status, text, headers = _said(request, error)
-        again = {} if status >= 500 else {"again": None}  # to ask again changes nothing
+        status, text, headers = _in_words(request, error)
+        again = {} if status >= 500 else {"again": None}  # to ask again would change nothing
         return render.show(request, "trouble.html", {"status": status, "text": text, **again}, status, headers)
 
 
-def _said(request: Request, error: Exception) -> tuple[int, str, Mapping[str, str] | None]:
-    """The status, the text and more headers of an error."""
+def _in_words(request: Request, error: Exception) -> tuple[int, str, Mapping[str, str] | None]:
+    """The status, the text and more headers for an error."""
     if isinstance(error, HTTPException):
         words = {404: "There is no such page.", 405: f"This address takes no {request.method}."}
-        plain = error.detail == HTTPStatus(error.status_code).phrase
-        return error.status_code, words.get(error.status_code, error.detail) if plain else error.detail, error.headers
+        is_plain = error.detail == HTTPStatus(error.status_code).phrase
+        text = words.get(error.status_code, error.detail) if is_plain else error.detail
+        return error.status_code, text, error.headers
     if isinstance(error, OutboxError) and not isinstance(error, WebMisused | ConfigurationError):
         return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 400), str(error), None
     log.error("the page failed", exc_info=error)

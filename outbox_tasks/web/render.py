@@ -1,4 +1,4 @@
-"""Templates: how values are shown in HTML. What others have written is always text."""
+"""Templates, and how values are shown in HTML. What others have written is always text."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from outbox_tasks.web.access import Role
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 
+COMMAND = re.compile(r"(.*[:;] )?((?:outbox-tasks|celery|pip|manage\.py) .*[^.]|-- .*|[A-Z]{4,} .*)")
+"""A line of a remedy that is for a shell or a database, perhaps behind words for people."""
+
 
 def show(
     request: Request,
@@ -34,7 +37,7 @@ def show(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A page. What `layout.html` needs is there without a visit too: trouble is shown by it."""
+    """A page. `layout.html` needs these names, also for trouble without a visit."""
     usual = {
         "visit": None,
         "Role": Role,
@@ -54,8 +57,8 @@ def go(request: Request, path: str, **query: object) -> Response:
 
 
 def url(request: Request, path: str, **query: object) -> str:
-    """The address of a page; values that are None are left out. A list gives the name several times. `path` may
-    hold any text: it is quoted."""
+    """The address of a page. Values that are None are left out; a list gives the name several times. `path` may hold
+    any text: it is quoted."""
     given = {name: value for name, value in query.items() if value is not None}
     return _address(request, path, urlencode(given, doseq=True))
 
@@ -66,13 +69,13 @@ def here(request: Request) -> str:
 
 
 def path_of(request: Request) -> str:
-    """Below the place where the page is mounted."""
+    """The path below the place where the page is mounted."""
     path: str = request.scope["path"]
     return path.removeprefix(request.scope["root_path"])
 
 
 def _address(request: Request, path: str, query: str) -> str:
-    # A browser would take "/.." in a name for the folder above. A coded slash is none to it.
+    # A browser would take "/.." in a name for the folder above. A coded slash does not mean that to it.
     quoted = re.sub(r"/(?=\.{1,2}(/|$))", "%2F", quote(request.scope["root_path"] + path))
     return f"{quoted}?{query}" if query else quoted
 
@@ -80,28 +83,21 @@ def _address(request: Request, path: str, query: str) -> str:
 @cache
 def templates() -> Jinja2Templates:
     """All templates."""
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(
-        ago=ago,
-        span=_span,
-        number=_number,
-        many=many,
-        when=when,
-        exactly=exactly,
-        printable=printable,
-        cut=cut,
-        more=more,
-        steps=steps,
-    )
-    return Jinja2Templates(env=made)
+    environment.filters |= {
+        "ago": ago, "when": when, "span": _span, "number": _number, "many": many, "printable": printable, "cut": cut,
+        "exactly": escape,  # for a field of a form: the browser sends the text back unchanged
+        "more": more, "steps": steps,
+    }  # fmt: skip
+    return Jinja2Templates(env=environment)
 
 
 @cache
@@ -110,51 +106,42 @@ def version() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))).hexdigest()[:10]
 
 
-def _shown(value: Any) -> Any:
-    """Texts without characters that would turn the line round or hide something. None is nothing."""
+def _finalize(value: Any) -> Any:
+    """Texts without characters that turn the line round or hide something. None becomes nothing."""
     if value is None:
         return ""
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
-def exactly(value: str) -> Markup:
-    """A text as it is, for the field of a form: the browser sends it back unchanged."""
-    return escape(value)
-
-
 def more(problem: Problem) -> str:
-    """For how long a problem is there, and how many it is about, if its fact does not say so."""
+    """How long a problem is there, and how many things it is about, as far as its fact does not say so."""
     age = "" if problem.since is None else span(problem.since)
     count = number(problem.how_many) if problem.how_many else ""
-    unsaid = [(f"for {age}", age), (f"{count} in all", count)]
-    return ", ".join(words for words, value in unsaid if value and value not in problem.fact).capitalize()
-
-
-COMMAND = re.compile(r"(.*[:;] )?((?:outbox-tasks|celery|pip|manage\.py) .*[^.]|-- .*|[A-Z]{4,} .*)")
-"""A line of a remedy that is for a shell or a database, perhaps behind words for people."""
+    words = {age: f"for {age}", count: f"{count} in all"}
+    return ", ".join(text for value, text in words.items() if value and value not in problem.fact).capitalize()
 
 
 def steps(remedy: str) -> list[tuple[bool, str]]:
-    """A remedy's parts: whether it is a command, and the text. Commands that follow one another are one part."""
+    """The parts of a remedy: whether it is a command, and the text. Commands that follow one another are one part."""
     parts: list[tuple[bool, str]] = []
     for line in remedy.splitlines():
-        found = COMMAND.fullmatch(line)
-        words, command = found.groups() if found else (line, None)
+        match = COMMAND.fullmatch(line)
+        words, command = match.groups() if match else (line, None)
         if words:
             parts.append((False, words.strip()))
         if command:
             parts.append((True, command))
-    return [(kind, "\n".join(text for _, text in some)) for kind, some in groupby(parts, lambda part: part[0])]
+    return [(kind, "\n".join(text for _, text in same)) for kind, same in groupby(parts, lambda part: part[0])]
 
 
 def cut(whole: str | None, longest: int) -> str:
     """The beginning of a text that may be very long."""
-    some = printable((whole or "")[: longest + 1])
-    return some if len(some) <= longest else f"{some[:longest]}…"
+    start = printable((whole or "")[: longest + 1])
+    return start if len(start) <= longest else f"{start[:longest]}…"
 
 
 def ago(moment: datetime | None) -> Markup | str:
-    """How long ago something was; with "in", how far ahead it is."""
+    """How long ago something was; for the future, "in" how long it will be."""
     if moment is None:
         return "never"
     seconds = (datetime.now(UTC) - moment).total_seconds()
@@ -168,8 +155,8 @@ def when(moment: datetime | None) -> Markup | str:
 
 def _time(moment: datetime, shown: str) -> Markup:
     """The browser adds the local time to the title."""
-    made = Markup('<time datetime="{}" title="{}">{}</time>')
-    return made.format(moment.astimezone(UTC).isoformat(), text.moment(moment), shown)
+    template = Markup('<time datetime="{}" title="{}">{}</time>')
+    return template.format(moment.astimezone(UTC).isoformat(), text.moment(moment), shown)
 
 
 def _span(seconds: float | None) -> str:

@@ -24,116 +24,113 @@ from outbox_tasks.web.forms import TOKEN, form_of, give_token
 
 log = logging.getLogger(__name__)
 
-TRIES = 10
-"""Wrong passwords for a name from one client within a minute. Then only this client waits, until a minute is over."""
+WRONG_OF_A_CLIENT, WRONG_OF_A_PROXY = 10, 100
+"""Wrong passwords for one name in a minute. After that, the client waits until the minute is over, and so do all
+clients of a proxy: a proxy may believe what clients say of their addresses."""
 
-TRIES_OF_ALL = 100
-"""The same, of all clients behind one proxy: it may believe what they say of their addresses."""
+MINUTE_SECONDS = 60.0
 
-MINUTE = 60.0
+COUNTS_KEPT = 10_000
+"""A flood of invented names takes no more memory than these counts."""
 
-COUNTS = 10_000
-"""Counts of wrong passwords that are kept: a flood of names takes no more memory."""
+SESSION_NAME = "name"
+"""The name in the session of a person who has signed in."""
 
-NAME = "name"
-"""In the session: who has signed in."""
-
-LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]*")
-"""An address on this site."""
+LOCAL_ADDRESS = re.compile(r"/(?![/\\])[!-\[\]-~]*")
 
 
 class SignIn:
     """Knows people by their passwords.
 
-    Wrong passwords are counted by name and client, so nobody can lock out somebody else, and who has signed in goes on.
-    Names that have a password and names that have none are treated alike."""
+    Wrong passwords are counted by name and client: nobody can lock out somebody else, and a person who has signed in
+    stays signed in. A name that has no password is answered like a name that has one.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._users = settings, settings.web_users
-        self._nobody = secrets.token_urlsafe()
-        self._wrong: OrderedDict[bytes, list[float]] = OrderedDict()
+        self._password_of_nobody = secrets.token_urlsafe()
+        self._wrong: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
+        """Of each name and client: when the minute began, and how many passwords were wrong in it."""
         self.routes = [
-            Route("/sign-in", self._let_in, methods=["POST"]),
-            Route("/sign-in", self._start, methods=["GET"]),
-            Route("/sign-out", self._let_out, methods=["POST"]),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            Route("/sign-in", self._to_start, methods=["GET"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
         ]
 
     def person(self, request: Request) -> Person | None:
-        """Who has signed in with this browser."""
-        name = str(request.session.get(NAME, ""))
+        """The person who has signed in with this browser."""
+        name = str(request.session.get(SESSION_NAME, ""))
         user = self._users.get(name)
         return Person(name, Role[user.role.upper()]) if user else None
 
-    def ask(self, request: Request, status: int, **names: object) -> Response:
-        """The form to sign in with. What was asked for is shown after that."""
+    def ask(self, request: Request, **names: object) -> Response:
+        """The form to sign in with. After it comes the page that was asked for."""
         give_token(request)
         place = render.here(request) if request.method in ("GET", "HEAD") else None
         usual = {"titles": {}, "again": None, "next": place, "wrong": None, "csrf": request.session[TOKEN]}
-        return render.show(request, "sign_in.html", {**usual, **names}, status)
+        return render.show(request, "sign_in.html", {**usual, **names}, 401)
 
-    async def _start(self, request: Request) -> Response:
+    async def _to_start(self, request: Request) -> Response:
         return render.go(request, "/")
 
-    async def _let_in(self, request: Request) -> Response:
+    async def _sign_in(self, request: Request) -> Response:
         form = await form_of(request, self._settings)
         name, password, place = ((form.get(field) or [""])[0] for field in ("name", "password", "next"))
-        if not self._is_right(name, password, _counts(name, request)):
-            return self.ask(request, 401, next=place, wrong="This name and this password do not belong together.")
+        if not self._is_right(name, password, _counters(name, request)):
+            return self.ask(request, next=place, wrong="This name and this password do not belong together.")
         request.session.clear()
-        request.session[NAME] = name
+        request.session[SESSION_NAME] = name
         give_token(request)
-        return Response(None, 303, {"Location": place if LOCAL.fullmatch(place) else render.url(request, "/")})
+        return Response(None, 303, {"Location": place if LOCAL_ADDRESS.fullmatch(place) else render.url(request, "/")})
 
-    async def _let_out(self, request: Request) -> Response:
+    async def _sign_out(self, request: Request) -> Response:
         await form_of(request, self._settings)
         request.session.clear()
         return render.go(request, "/")
 
-    def _is_right(self, name: str, password: str, counts: Mapping[bytes, int]) -> bool:
-        if wait := self._wait(counts):
-            again = {"Retry-After": f"{wait + 1:.0f}"}
-            raise HTTPException(429, "Too many wrong passwords for this name from here. Try again in a minute.", again)
-        # It takes the same time whether there is such a name or not, and however long the password is.
+    def _is_right(self, name: str, password: str, counters: Mapping[bytes, int]) -> bool:
+        now = time.monotonic()
+        for counter, limit in counters.items():
+            begun_at, count = self._wrong.get(counter, (now, 0))
+            if count >= limit and (wait := begun_at + MINUTE_SECONDS - now) > 0:
+                text = "Too many wrong passwords for this name from here. Try again in a minute."
+                raise HTTPException(429, text, {"Retry-After": f"{wait + 1:.0f}"})
+        # This takes the same time whether there is such a name or not, and however long the password is.
         user = self._users.get(name)
-        expected = user.password if user else self._nobody
+        expected = user.password if user else self._password_of_nobody
         if hmac.compare_digest(_digest(password), _digest(expected)) and user is not None:
             return True
-        self._note_wrong(counts, name)
+        for counter, limit in counters.items():
+            self._note_wrong(counter, limit, now, name)
         return False
 
-    def _wait(self, counts: Mapping[bytes, int]) -> float:
-        """Seconds until one more password is looked at."""
-        now = time.monotonic()
-        found = [(self._wrong.get(count, []), most) for count, most in counts.items()]
-        return max(max(0.0, wrong[0] + MINUTE - now) if len(wrong) >= most else 0.0 for wrong, most in found)
-
-    def _note_wrong(self, counts: Mapping[bytes, int], name: str) -> None:
-        now = time.monotonic()
-        for count, most in counts.items():
-            recent = [at for at in self._wrong.get(count, []) if now - at < MINUTE]
-            self._wrong[count] = [*recent, now][-most:]
-            self._wrong.move_to_end(count)
-            if len(self._wrong) > COUNTS:
-                self._wrong.popitem(last=False)
-            if len(recent) == most - 1:
-                log.warning("after %d wrong passwords for %r, their client waits for a minute", most, name)
+    def _note_wrong(self, counter: bytes, limit: int, now: float, name: str) -> None:
+        begun_at, count = self._wrong.get(counter, (now, 0))
+        if begun_at + MINUTE_SECONDS <= now:
+            begun_at, count = now, 0
+        self._wrong[counter] = begun_at, count + 1
+        self._wrong.move_to_end(counter)
+        if len(self._wrong) > COUNTS_KEPT:
+            self._wrong.popitem(last=False)
+        if count + 1 == limit:
+            log.warning("after %d wrong passwords for %r, their client waits for a minute", limit, name)
 
 
-def _counts(name: str, request: Request) -> dict[bytes, int]:
+def _counters(name: str, request: Request) -> dict[bytes, int]:
     """What a wrong password counts for, and how many may be wrong."""
     client = request.client.host if request.client else request.scope.get("wsgi_environ", {}).get("REMOTE_ADDR", "")
     forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2]
-    near = f"{name}\0{_network(client)}"
-    return {_digest(f"{near}\0{_network(forwarded)}"): TRIES, _digest(near): TRIES_OF_ALL}
+    proxy = f"{name}\0{_network(client)}"
+    return {_digest(f"{proxy}\0{_network(forwarded)}"): WRONG_OF_A_CLIENT, _digest(proxy): WRONG_OF_A_PROXY}
 
 
 def _network(address: str) -> str:
-    """A client. Who has one address of IPv6 has all of its network."""
+    """A client's address; for IPv6 its network, because a client has all addresses of that."""
     try:
-        found = ipaddress.ip_address(address.strip().partition("%")[0])
+        parsed = ipaddress.ip_address(address.strip().partition("%")[0])
     except ValueError:
         return ""
-    return str(found if found.version == 4 else ipaddress.ip_network((found, 64), strict=False))
+    return str(parsed if parsed.version == 4 else ipaddress.ip_network((parsed, 64), strict=False))
 
 
 def _digest(text: str) -> bytes:

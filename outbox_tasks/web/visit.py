@@ -1,9 +1,9 @@
-"""One request of one person: what a page's function is given."""
+"""One request of one person: a page's function gets it, and returns a response."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar
@@ -24,12 +24,27 @@ from outbox_tasks.web.looks import Looks, Searches
 
 T = TypeVar("T")
 
-LONGEST_REASON = 500
-"""Characters of the reason for an act."""
+REASON_CHARACTERS = 500
 
-FRESH = 1.9
-"""Seconds for which a look serves all who watch: a little less than a browser waits. So ten who watch cost as many
-looks as two."""
+LOOK_SECONDS = 1.9
+"""So long a look serves all who watch: a little less than a browser waits. Ten who watch cost as many looks as two."""
+
+
+@dataclass
+class Shared:
+    """What all visits in a process share."""
+
+    connections: Connections
+    acts: Runner
+    """People's acts in the background."""
+    looks: Looks = field(default_factory=Looks)
+    searches: Searches = field(default_factory=Searches)
+    checked: bool = False
+    """Whether the tables were seen to be of this release."""
+
+    def close(self) -> None:
+        self.acts.close()
+        self.connections.close()
 
 
 @dataclass(frozen=True)
@@ -39,16 +54,20 @@ class Visit:
     request: Request
     form: Fields
     person: Person
-    connections: Connections
-    looks: Looks
-    searches: Searches
-    acts: Runner
-    """People's acts in the background."""
+    shared: Shared
     read_only: bool
 
     @property
     def store(self) -> Store:
-        return self.connections.store
+        return self.shared.connections.store
+
+    @property
+    def settings(self) -> Settings:
+        return self.store.settings
+
+    @property
+    def acts(self) -> Runner:
+        return self.shared.acts
 
     @cached_property
     def query(self) -> Fields:
@@ -65,23 +84,19 @@ class Visit:
         """What each form must hold."""
         return str(self.request.session.get(TOKEN, ""))
 
-    @property
-    def settings(self) -> Settings:
-        return self.store.settings
-
-    def ask(self, name: str) -> str | None:
-        """A value of the query, without spaces around it."""
+    def query_value(self, name: str) -> str | None:
+        """A value of the address, without spaces around it."""
         return _first(self.query.get(name))
 
-    def said(self, name: str) -> str | None:
+    def form_value(self, name: str) -> str | None:
         """A value of the form, without spaces around it."""
         return _first(self.form.get(name))
 
     def why(self) -> str:
         """The reason that a person gives for an act. Raises `HTTPException` if there is none."""
-        reason = storable(self.said("why"))
-        if reason is None or len(reason) > LONGEST_REASON:
-            raise HTTPException(400, f"Say why, in at most {LONGEST_REASON} characters: the audit keeps it.")
+        reason = storable(self.form_value("why"))
+        if reason is None or len(reason) > REASON_CHARACTERS:
+            raise HTTPException(400, f"Say why, in at most {REASON_CHARACTERS} characters: the audit keeps it.")
         return reason
 
     def may(self, role: Role) -> bool:
@@ -92,9 +107,14 @@ class Visit:
         """The address of a page: see `render.url`."""
         return render.url(self.request, path, **query)
 
-    def look(self, name: str, read: Callable[[], T], *, seconds: float = FRESH) -> T:
-        """What `read` found within the last seconds, for all who watch. `name` holds all that `read` depends on."""
-        return self.looks.get(name, read, seconds)
+    def look(self, name: str, read: Callable[[], T], *, seconds: float = LOOK_SECONDS) -> T:
+        """What `read` returned within the last seconds, to anybody. The name says all that the answer depends on."""
+        return self.shared.looks.get(name, read, seconds)
+
+    def forget(self, *prefixes: str) -> None:
+        """Drop what was read, because this visit has changed it."""
+        for prefix in prefixes:
+            self.shared.looks.forget(prefix)
 
     def show(self, template: str, *, status: int = 200, **names: Any) -> Response:
         """A page."""
@@ -105,13 +125,12 @@ class Visit:
         return render.go(self.request, path, **query)
 
     def download(self, content: bytes, name: str, size: int | None = None, more: Iterable[bytes] = ()) -> Response:
-        """Bytes that a message brought, as a file. No browser shows them as a page. `name` is ASCII. `more`: the rest,
-        if they are not all; `size`: how many there are then."""
-        kind, headers = "application/octet-stream", {"Content-Disposition": f'attachment; filename="{name}"'}
-        if size is None or size == len(content) or self.request.method == "HEAD":
-            headers |= {} if size is None else {"Content-Length": str(size)}
-            return Response(content, 200, headers, kind)
-        return StreamingResponse(chain((content,), more), 200, {**headers, "Content-Length": str(size)}, kind)
+        """Bytes that a message brought, as a file: no browser shows them as a page. `name` is ASCII. If `content` is
+        not all of it, `size` says how many bytes there are, and `more` has the others."""
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        headers["Content-Length"] = str(len(content) if size is None else size)
+        chunks = () if self.request.method == "HEAD" else chain((content,), more)
+        return StreamingResponse(chunks, 200, headers, "application/octet-stream")
 
 
 def _first(values: list[str] | None) -> str | None:

@@ -34,8 +34,8 @@ from tests.integration.test_web_overview import EVIL
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is overloaded counts slowly."""
-    monkeypatch.setattr(act, "PATIENCE", 60.0)
-    monkeypatch.setattr(act, "SOON", 60.0)
+    monkeypatch.setattr(act, "PREVIEW_SECONDS", 60.0)
+    monkeypatch.setattr(act, "END_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -117,12 +117,9 @@ class TestErrors:
         assert re.search(r"orders http_400 60 .* and 3 more .* and 59 more texts", words(shown))
         [link] = re.findall(r'href="(/errors\?[^"]*http_400)"', shown)
         first = at(browser, unescape(link))
-        assert (first.count("<tr>"), "Redrive all of these" in first) == (1 + 50, True)
-        [link] = re.findall(r'href="([^"]*)" rel="next"', first)
-        assert at(browser, unescape(link)).count("<tr>") == 1 + 10
+        assert (first.count("<tr>"), "Redrive all of these" in first) == (1 + 60, True)
         assert "timeout" in browser.text("/errors", error="timeout")
         assert "http_400" not in browser.text("/errors", error="timeout")
-        assert {browser.get("/errors", page=said).status_code for said in ("0", "-1", "x", "9" * 40)} == {200}
 
     def test_without_dead_letters(self, browser: Browser, rows: Rows) -> None:
         assert "No dead letters." in browser.text("/errors")
@@ -183,7 +180,7 @@ class TestPreview:
 
     def test_counts_for_a_moment_only(self, browser: Browser, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, "ROWS_A_LOOK", 2)
-        monkeypatch.setattr(act, "PATIENCE", 0.0)
+        monkeypatch.setattr(act, "PREVIEW_SECONDS", 0.0)
         bury(rows, 5)
         html = browser.read("/acts/new", action="redrive")
         assert "There may be more" in words(html)
@@ -509,7 +506,7 @@ class TestAct:
     def test_that_nobody_runs_is_taken_by_this_process(self, visit: Visit, rows: Rows) -> None:
         bury(rows, 3)
         reader = visit(read_only=True)
-        acts_of = reader.page._own.get().acts
+        acts_of = reader.page._shared.get().acts
         acts_of.wake = lambda: None  # type: ignore[method-assign]
         entry = acts_of.begin("redrive", Filter(states=("dead",)), who="bob", why="so", token=uuid4())
         assert "No process runs it at this moment." in reader.text(f"/acts/{entry}")

@@ -87,7 +87,7 @@ def browser(postgres_url: str, engine: Engine) -> Iterator[Browser]:
 
 
 def path_of(route: Route, value: str) -> str:
-    return re.sub(r"\{\w+\}", lambda _: value, route.pattern)
+    return re.sub(r"\{\w+:text\}", lambda _: value, route.pattern)
 
 
 def harmless(answer: httpx.Response) -> None:

@@ -51,7 +51,7 @@ ABSENT = UUID(int=0xABCDEF)
 
 class TestList:
     def test_has_pages_in_both_directions(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(messages_page, "SIZE", 3)
+        monkeypatch.setattr(messages_page, "MESSAGES_SHOWN", 3)
         dead = bury(rows, 7)
         rows.insert(2)
         browser, query, found = visit(), {"state": "dead"}, []
@@ -69,7 +69,7 @@ class TestList:
     ) -> None:
         for module, name in ((paging, "LOOK"), (paging, "FIRST_LOOK")):
             monkeypatch.setattr(module, name, 20)
-        monkeypatch.setattr(messages_page, "SIZE", 5)
+        monkeypatch.setattr(messages_page, "MESSAGES_SHOWN", 5)
         rows.insert(30)
         [wanted] = rows.insert(event_type="order.lost", destination="mails")
         rows.insert(60)
@@ -160,7 +160,7 @@ class TestSearches:
     def test_of_one_person_hold_up_nobody_else(self, visit: Visit) -> None:
         browser = visit(Role.LOOK)
         other = Browser(browser.page, Role.LOOK, "lou")
-        searches = browser.page._own.get().searches
+        searches = browser.page._shared.get().searches
         with searches.by("anna"), searches.by("anna"):
             refused = browser.get("/messages", type="*a*")
             assert (refused.status_code, b"2 of your searches" in refused.content) == (429, True)
@@ -172,7 +172,7 @@ class TestSearches:
         assert searches._going == {}
 
     def test_run_for_a_short_time(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(messages_page, "PATIENCE", 0.2)
+        monkeypatch.setattr(messages_page, "STATEMENT_SECONDS", 0.2)
         browser = visit(Role.LOOK)
         assert browser.get("/errors").status_code == 200
         with rows.engine.begin() as other:
@@ -255,7 +255,7 @@ class TestMessage:
     def test_is_downloaded_in_pieces(
         self, visit: Visit, rows: Rows, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(message_page, "PIECE", 1000)
+        monkeypatch.setattr(message_page, "PIECE_BYTES", 1000)
         payload = bytes(range(250)) * 10
         [id] = bury(rows, payload=payload)
         browser = visit()
@@ -333,7 +333,6 @@ class TestEdit:
             (b'{"a":1,  "n":1.10}', b'{"a":7,  "n":1.10}'),
             (b'{"a":1,"a":2}\n', b'{"a":7,"a":2}\n'),
             (b"\n\n1 line\n", b"\n\n7 line\n"),
-            (b"a\r\n1\r\n\r\n", b"a\r\n7\r\n\r\n"),
             (b"  1 \t", b"  7 \t"),
             ("\ufeff1 </textarea><script> &amp; \u202e\x0b\x1b[31m".encode(), None),
         ],
@@ -390,7 +389,7 @@ class TestEdit:
 
     def test_says_how_else_to_edit_what_a_browser_would_change(self, visit: Visit, rows: Rows) -> None:
         browser = visit()
-        for payload in (b"\x00\xff", b"a\0b", b"a\r\nb\n", b"a\rb", b"x" * 600_000):
+        for payload in (b"\x00\xff", b"a\0b", b"a\r\nb\r\n", b"a\rb", b"x" * 600_000):
             [id] = bury(rows, payload=payload, content_type="text/plain")
             html = browser.read(f"/messages/{id}/edit")
             assert "<textarea" not in html

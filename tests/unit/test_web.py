@@ -21,7 +21,7 @@ from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebMisu
 from outbox_tasks.operating.problems import CODES
 from outbox_tasks.web import Page, Person, Role, forms, render, routes, sign_in
 from outbox_tasks.web import page as page_module
-from outbox_tasks.web.looks import MOST, Looks
+from outbox_tasks.web.looks import ANSWERS_KEPT, Looks
 from outbox_tasks.web.overview import PLACES
 from outbox_tasks.web.routes import Route
 from outbox_tasks.web.visit import Visit
@@ -62,7 +62,7 @@ def an_act(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(visit: Visit) -> Response:
         return visit.go("/")
 
-    more = [Route("POST", "/acts", Role.ACT, nothing), Route("GET", "/payload/{id}", Role.PAYLOAD, nothing)]
+    more = [Route("POST", "/acts", Role.ACT, nothing), Route("GET", "/payload/{id:text}", Role.PAYLOAD, nothing)]
     monkeypatch.setattr(routes, "ROUTES", [route for route in routes.ROUTES if route.pattern != "/acts"] + more)
 
 
@@ -131,7 +131,7 @@ class TestWhoMayComeIn:
         self, page: Page, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         attacker, operator = Browser(page, **of("192.0.2.1")), Browser(page, **of("192.0.2.2"))
-        for _ in range(sign_in.TRIES):
+        for _ in range(sign_in.WRONG_OF_A_CLIENT):
             assert sign(attacker, name, "wrong").status_code == 401
         for password in ("wrong", PASSWORD):
             refused = sign(attacker, name, password)
@@ -139,7 +139,7 @@ class TestWhoMayComeIn:
             assert 0 < int(refused.headers["Retry-After"]) <= 61
         assert sign(operator).status_code == 303
         assert sign(attacker, "lou").status_code == 303
-        monkeypatch.setattr(sign_in, "MINUTE", 0.0)
+        monkeypatch.setattr(sign_in, "MINUTE_SECONDS", 0.0)
         assert sign(Browser(page, **of("192.0.2.1"))).status_code == 303
 
     def test_who_keeps_trying_waits_no_longer(self, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,19 +149,20 @@ class TestWhoMayComeIn:
             sign(browser, password="wrong")
             clock[0] += 0.1
         assert sign(browser).status_code == 429
-        clock[0] = 1000.0 + sign_in.MINUTE
+        clock[0] = 1000.0 + sign_in.MINUTE_SECONDS
         assert sign(browser).status_code == 303
 
     def test_behind_a_proxy_each_client_is_counted_and_who_invents_addresses_too(
         self, page: Page, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sign_in, "TRIES_OF_ALL", 30)
+        monkeypatch.setattr(sign_in, "WRONG_OF_A_PROXY", 30)
 
         def through(proxied: str, password: str = "wrong") -> int:
             browser = Browser(page, **of("10.0.0.1"))
             return sign(browser, password=password, headers={"X-Forwarded-For": proxied}).status_code
 
-        for number in range(sign_in.TRIES):  # what a client says of itself stands before what the proxy says
+        # What a client says of itself stands before what the proxy says.
+        for number in range(sign_in.WRONG_OF_A_CLIENT):
             assert through(f"10.9.9.{number}, 2001:db8::{number}") == 401
         assert through("10.9.9.99, 2001:db8::99", PASSWORD) == 429
         assert through("2001:db8:0:1::1", PASSWORD) == 303
@@ -175,7 +176,7 @@ class TestWhoMayComeIn:
     def test_a_flood_of_invented_names_takes_no_memory_and_each_is_answered_like_one_that_exists(
         self, page: Page, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sign_in, "COUNTS", 50)
+        monkeypatch.setattr(sign_in, "COUNTS_KEPT", 50)
         texts = {sign(Browser(page), name, "wrong").text.replace(name, "?") for name in ("anna", "nobody")}
         assert len({text.partition("csrf")[0] for text in texts}) == 1
         browser = Browser(page)
@@ -316,8 +317,8 @@ class TestAnswers:
             assert browser.ask("POST", f"/static/{name}").status_code == 405
 
     def test_who_waits_too_long_for_a_turn_is_told(self, make_page: MakePage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(page_module, "AT_ONCE", 1)
-        monkeypatch.setattr(page_module, "PATIENCE", 0.05)
+        monkeypatch.setattr(page_module, "READERS_AT_ONCE", 1)
+        monkeypatch.setattr(page_module, "TURN_SECONDS", 0.05)
         done = threading.Event()
 
         def slow(visit: Visit) -> Response:
@@ -342,11 +343,11 @@ class TestAnswers:
     def test_a_child_process_has_connections_and_looks_of_its_own(self, make_page: MakePage) -> None:
         page = make_page(who=visitor)
         assert by_wsgi(page, "/", HTTP_X_PERSON="anna ACT")[0].startswith("503")
-        own = page._own.get()
+        own = page._shared.get()
         pid = os.fork()
         if not pid:
             status, _ = by_wsgi(page, "/", HTTP_X_PERSON="anna ACT")
-            os._exit(not status.startswith("503") or page._own.get() is own)
+            os._exit(not status.startswith("503") or page._shared.get() is own)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -360,7 +361,7 @@ class TestWhatArrives:
             ({"content-length": "-1"}, 411),
             ({"content-length": "1e3"}, 411),
             ({"content-length": "9" * 5000}, 413),
-            ({"content-length": str(forms.LONGEST_FORM + 1)}, 413),
+            ({"content-length": str(forms.FORM_BYTES + 1)}, 413),
         ],
     )
     def test_a_form_that_nobody_filled_in_is_refused(
@@ -385,7 +386,7 @@ class TestWhatArrives:
         assert (status, b"Nothing was done" in text) == ("403 Forbidden", True)
 
     def test_only_a_form_with_a_payload_may_be_as_long_as_one(self, page: Page) -> None:
-        assert forms.longest_form(page.settings) == forms.LONGEST_FORM + 3 * 1_048_576
+        assert forms.longest_form(page.settings) == forms.FORM_BYTES + 3 * 1_048_576
 
     def test_each_place_is_that_of_a_problem_that_there_is(self) -> None:
         assert set(PLACES) <= set(CODES)
@@ -476,15 +477,15 @@ class TestLooks:
         looks.get("old", lambda: "x", 0.0)
         time.sleep(0.001)
         looks.get("new", lambda: "x", 60.0)
-        assert list(looks._found) == ["new"]
+        assert list(looks._answers) == ["new"]
 
     def test_they_take_no_end_of_memory(self) -> None:
         looks = Looks()
-        for number in range(3 * MOST):
+        for number in range(3 * ANSWERS_KEPT):
             looks.get(f"message {number}", lambda: number, 60.0)  # noqa: B023
-        assert len(looks._found) <= MOST
+        assert len(looks._answers) <= ANSWERS_KEPT
         looks.forget("message ")
-        assert not looks._found
+        assert not looks._answers
 
 
 class TestSettings:

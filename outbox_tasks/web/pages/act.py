@@ -20,22 +20,19 @@ from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import DEAD, Became, Filter, Lookup
 from outbox_tasks.operating.messages.preview import Choice, preview
 from outbox_tasks.web import overview
-from outbox_tasks.web.visit import LONGEST_REASON, Visit
+from outbox_tasks.web.pages.audit import number_of
+from outbox_tasks.web.visit import REASON_CHARACTERS, Visit
 
-MOST_IDS = 100
-"""Messages that can be named, as many as a list shows."""
+IDS_NAMED = 100
+"""As many messages can be named as a list shows."""
 
-NAMED = 20
-"""Messages that an act has not changed, of which its page shows some."""
+IDS_SHOWN, KINDS_SHOWN = 20, 50
 
-KINDS = 50
-"""Kinds of messages that the preview shows."""
+PREVIEW_SECONDS = 0.2
+"""How long a preview counts: a page should be there at once."""
 
-PATIENCE = 0.2
-"""Seconds for which the preview counts: a page should be there at once."""
-
-SOON = 1.0
-"""Seconds for which a form waits for the end of an act on named messages."""
+END_SECONDS = 1.0
+"""How long a form waits for the end of an act on named messages."""
 
 ABOUT = {
     "redrive": "A redriven message is sent again at once, with all its attempts.",
@@ -44,8 +41,8 @@ ABOUT = {
 }
 """What each act does."""
 
-RATE, LIMIT = ("rate", 0.01, 100_000.0), ("limit", 1, 1_000_000_000)
-"""Fields of the form, and their bounds. The rate is messages a second."""
+BOUNDS = {"rate": (0.01, 100_000.0), "limit": (1, 1_000_000_000)}
+"""The numbers of the form. The rate is messages a second."""
 
 
 def choice_of(fields: Mapping[str, list[str]]) -> Choice:
@@ -56,8 +53,8 @@ def choice_of(fields: Mapping[str, list[str]]) -> Choice:
     wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
     if "chosen" in fields and not ids:
         raise ActRefused(reason="no message was chosen; go back to the list and choose some")
-    if len(ids) > MOST_IDS:
-        raise ActRefused(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
+    if len(ids) > IDS_NAMED:
+        raise ActRefused(reason=f"at most {IDS_NAMED} messages can be named; choose more of them by a filter")
     if ids and wanted.facts:
         raise ActRefused(reason="name the messages, or choose them by a filter, not both")
     return Choice(action, filters.for_act(action, wanted, named=bool(ids)), ids)
@@ -75,10 +72,10 @@ def new(visit: Visit) -> Response:
 
 
 def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Response:
-    found = preview(visit.store, choice, seconds=PATIENCE)
+    found = preview(visit.store, choice, seconds=PREVIEW_SECONDS)
     plan = found.plan
-    said = {name: visit.said(name) or visit.ask(name) for name in ("why", "rate", "limit")}
-    how = {} if refused else {"rate": _number(said["rate"], *RATE), "limit": _number(said["limit"], *LIMIT)}
+    filled_in = {name: visit.form_value(name) or visit.query_value(name) for name in ("why", "rate", "limit")}
+    numbers = {} if refused else {name: _number(name, filled_in[name]) for name in BOUNDS}
     return visit.show(
         "act_new.html",
         status=200 if refused is None else 400,
@@ -86,63 +83,64 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
         refused=refused,
         choice=choice,
         about=ABOUT[choice.action],
-        chosen=which(choice.wanted),
+        chosen=in_words(choice.wanted),
         done=filters.DONE[choice.action],
-        found=found,
-        kinds=plan.kinds[:KINDS] if plan else [],
-        said=said,
+        preview=found,
+        kinds=plan.kinds[:KINDS_SHOWN] if plan else [],
+        filled_in=filled_in,
         hidden={
             **fields_of(choice),
-            "until": visit.said("until") or (plan.until.isoformat() if plan else None),
+            "until": visit.form_value("until") or (plan.until.isoformat() if plan else None),
             "total": None if found.more else found.count,
-            "token": visit.said("token") or str(uuid4()),
+            "token": visit.form_value("token") or str(uuid4()),
         },
-        command=filters.command_line(choice.action, choice.wanted, choice.ids, **how, why=said["why"]),
-        longest_why=LONGEST_REASON,
+        command=filters.command_line(choice.action, choice.wanted, choice.ids, **numbers, why=filled_in["why"]),
+        longest_why=REASON_CHARACTERS,
     )
 
 
 def begin(visit: Visit) -> Response:
-    """Do what the form says, in the background; the form's token makes that a repetition does nothing."""
+    """Do what the form says, in the background. Because of the form's token a repetition of it does nothing."""
     choice = choice_of(visit.form)
     try:
-        given = _given(visit)
+        values = _values(visit)
     except (ActRefused, HTTPException) as refused:
         return _preview(visit, choice, getattr(refused, "detail", None) or str(refused))
-    rest: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     ids = choice.ids
-    if visit.said("first") and choice.action == "redrive":
-        given |= {"limit": 1, "total": 1}
-        rest, ids = {**fields_of(choice), "id": [str(id) for id in ids[1:]] or None}, ids[:1]
-    entry = visit.acts.begin(choice.action, choice.wanted, ids, who=visit.person.name, **given)
-    if ids or rest:
-        visit.acts.ended(entry, SOON)
-    _forget(visit)
-    return visit.go(f"/acts/{entry}", **rest)
+    if visit.form_value("first") and choice.action == "redrive":
+        values |= {"limit": 1, "total": 1}
+        others, ids = {**fields_of(choice), "id": [str(id) for id in ids[1:]] or None}, ids[:1]
+    entry = visit.acts.begin(choice.action, choice.wanted, ids, who=visit.person.name, **values)
+    if ids or others:
+        visit.acts.ended(entry, END_SECONDS)
+    visit.forget("acts", overview.STATUS)
+    return visit.go(f"/acts/{entry}", **others)
 
 
-def _given(visit: Visit) -> dict[str, Any]:
+def _values(visit: Visit) -> dict[str, Any]:
     """The other fields of the form. Raises `ActRefused` or `HTTPException`."""
-    rate, limit = _number(visit.said("rate"), *RATE), _number(visit.said("limit"), *LIMIT)
+    numbers = {name: _number(name, visit.form_value(name)) for name in BOUNDS}
     try:
-        token, said = UUID(visit.said("token") or ""), visit.said("until")
-        until = None if said is None else datetime.fromisoformat(said)
+        token, text = UUID(visit.form_value("token") or ""), visit.form_value("until")
+        until = None if text is None else datetime.fromisoformat(text)
         if until is not None and until.tzinfo is None:
             raise ValueError("without a zone")
     except ValueError:
         raise ActRefused(reason="the form is not whole; begin with the preview") from None
-    counted = (visit.said("total") or "")[:9]
-    total = min(int(counted), limit or LIMIT[2]) if counted.isascii() and counted.isdigit() else None
-    return {"why": visit.why(), "rate": rate, "limit": limit, "total": total, "until": until, "token": token}
+    counted = number_of(visit.form_value("total") or "")
+    total = None if counted is None else min(counted, numbers["limit"] or BOUNDS["limit"][1])
+    return {"why": visit.why(), **numbers, "total": total, "until": until, "token": token}
 
 
-def _number(said: str | None, name: str, least: Any, most: Any) -> Any:
+def _number(name: str, text: str | None) -> Any:
     """A number of the form, of the type of its bounds. Raises `ActRefused`."""
-    if said is None:
+    if text is None:
         return None
-    whole = "whole " if type(least) is int else ""
+    least, most = BOUNDS[name]
+    whole = "whole " if isinstance(least, int) else ""
     try:
-        number = float(said)
+        number = float(text)
     except ValueError:
         raise ActRefused(reason=f"the {name} is a number") from None
     if not least <= number <= most or (whole and number != int(number)):
@@ -155,47 +153,52 @@ def show(visit: Visit) -> Response:
     act = _act(visit)
     # Whoever may write into the audit may have put anything into the facts.
     numbers = ("seconds", "missed", "named", "limit", "rate")
-    facts = {k: v for k, v in act["facts"].items() if k not in numbers or type(v) in (int, float)}
+    facts = {name: fact for name, fact in act["facts"].items() if name not in numbers or type(fact) in (int, float)}
     act["facts"] = facts
-    going = act["wanted"] is not None
-    if going and not act["held"] and not visit.read_only:
+    under_way = act["wanted"] is not None
+    if under_way and not act["held"] and not visit.read_only:
         visit.acts.wake()
-    ended = {name: facts.get(name) for name in ("seconds", "stopped", "error", "missed")}
-    wanted = _wanted(facts)
-    known = act["action"] in filters.CHANGEABLE
-    named = 1 if act["target"] else facts.get("named")
-    took = act["age"] if going else ended["seconds"]
-    speed = act["count"] / took if took and act["count"] else None
+    outcome = {name: facts.get(name) for name in ("seconds", "stopped", "error", "missed")}
+    wanted, is_known = _wanted(facts), act["action"] in filters.CHANGEABLE
+    seconds = act["age"] if under_way else outcome["seconds"]
+    speed = act["count"] / seconds if seconds and act["count"] else None
+    became = visit.look(f"became {act['seq']}", lambda: Lookup(visit.store).became(act["seq"]))
     return visit.show(
         "act.html",
         act=act,
-        going=going,
-        ended=ended,
-        became=(became := visit.look(f"became {act['seq']}", lambda: Lookup(visit.store).became(act["seq"]))),
+        under_way=under_way,
+        outcome=outcome,
+        became=became,
         verdict=_verdict(became),
-        rest=_rest(visit),
-        not_changed=_ids(facts.get("not_changed"))[:NAMED],
-        named=named,
-        known=known,
-        chosen=which(wanted),
+        others=_others(visit),
+        not_changed=_ids(facts.get("not_changed"))[:IDS_SHOWN],
+        named=1 if act["target"] else facts.get("named"),
+        is_known=is_known,
+        chosen=in_words(wanted),
         limit=facts.get("limit"),
         rate=facts.get("rate"),
         group=wanted.group,
         speed=speed,
-        left=(act["total"] - act["count"]) / speed if going and speed and act["total"] else None,
+        seconds_left=(act["total"] - act["count"]) / speed if under_way and speed and act["total"] else None,
         done=filters.DONE.get(act["action"]),
         deed=audit.deed(act),
-        facts=audit.facts_of({"facts": {k: v for k, v in facts.items() if k not in ended}}),
-        command=_command(act, wanted) if known else None,
+        facts=audit.facts_of({"facts": {name: fact for name, fact in facts.items() if name not in outcome}}),
+        command=_command(act, wanted) if is_known else None,
     )
 
 
-def _ids(texts: Any) -> list[UUID]:
-    """Those that these texts are, if all are ids."""
-    try:
-        return filters.ids_of(map(str, texts or ()))
-    except (InvalidFilter, TypeError):
-        return []
+def stop(visit: Visit) -> Response:
+    """End an act after its current batch."""
+    act = _act(visit)
+    visit.acts.stop(act["seq"], visit.person.name)
+    visit.forget("acts", overview.STATUS)
+    return visit.go(f"/acts/{act['seq']}")
+
+
+def in_words(wanted: Filter) -> dict[str, str]:
+    """A filter for people."""
+    query = filters.query_of(wanted).items()
+    return {name.replace("-", " "): ", ".join(value) if isinstance(value, list) else value for name, value in query}
 
 
 def _verdict(became: Became | None) -> str:
@@ -208,7 +211,7 @@ def _verdict(became: Became | None) -> str:
     return "good" if sent == became.kept else "note"
 
 
-def _rest(visit: Visit) -> str | None:
+def _others(visit: Visit) -> str | None:
     """After one message was tried: the preview of the act on the others, which the address names."""
     try:
         choice = choice_of(visit.query)
@@ -217,42 +220,28 @@ def _rest(visit: Visit) -> str | None:
     return visit.url("/acts/new", **fields_of(choice))
 
 
-def stop(visit: Visit) -> Response:
-    """End an act after its current batch."""
-    act = _act(visit)
-    visit.acts.stop(act["seq"], visit.person.name)
-    _forget(visit)
-    return visit.go(f"/acts/{act['seq']}")
-
-
-def _forget(visit: Visit) -> None:
-    """Look anew at the acts that are under way."""
-    for look in ("acts", overview.STATUS):
-        visit.looks.forget(look)
-
-
-def which(wanted: Filter) -> dict[str, str]:
-    """A filter in words."""
-    query = filters.query_of(wanted)
-    return {
-        name.replace("-", " "): ", ".join(value) if isinstance(value, list) else value for name, value in query.items()
-    }
-
-
 def _act(visit: Visit) -> dict[str, Any]:
-    text = visit.arguments["entry"]
-    act = visit.acts.act(int(text)) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+    number = number_of(visit.arguments["entry"])
+    act = None if number is None else visit.acts.act(number)
     if act is None:
         raise HTTPException(404, "The audit has no such act.")
     return act
+
+
+def _ids(texts: Any) -> list[UUID]:
+    """The ids in a fact of the audit, into which anything may have been written."""
+    try:
+        return filters.ids_of(map(str, texts or ()))
+    except (InvalidFilter, TypeError):
+        return []
 
 
 def _wanted(facts: Mapping[str, Any]) -> Filter:
     """The filter of an act. Whoever may write into the audit may have put anything there."""
     try:
         wanted = Filter.recorded({name: facts[name] for name in Filter.__slots__ if name in facts})
-        return filters.asked({name: [value] if isinstance(value, str) else value
-                              for name, value in filters.query_of(wanted).items()})  # fmt: skip
+        query = filters.query_of(wanted).items()
+        return filters.asked({name: [value] if isinstance(value, str) else value for name, value in query})
     except (InvalidFilter, TypeError, ValueError, ArithmeticError, AttributeError):
         return Filter()
 
@@ -262,5 +251,5 @@ def _command(act: Mapping[str, Any], wanted: Filter) -> str | None:
     ids = _ids([act["target"]]) if act["target"] else []
     if not ids and (act["target"] or "named" in act["facts"]):
         return None
-    how = {name: act["facts"].get(name) for name in ("rate", "limit")}
-    return filters.command_line(act["action"], wanted, ids, **how, why=act["why"])
+    numbers = {name: act["facts"].get(name) for name in BOUNDS}
+    return filters.command_line(act["action"], wanted, ids, **numbers, why=act["why"])

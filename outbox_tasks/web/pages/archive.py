@@ -9,23 +9,20 @@ from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import Visit
 
-SHOWN, KEPT = 100, 10.0
-"""Days that are shown, and seconds for which a look at them is kept."""
+DAYS_SHOWN = 100
 
 
 def archive(visit: Visit) -> Response:
     """How large the archive is, and what becomes of it."""
-    found = visit.look("archive", lambda: days(visit.store)[::-1], seconds=KEPT)
+    kept = visit.look("archive", lambda: days(visit.store)[::-1], seconds=10.0)
     settings = visit.settings
     return visit.show(
         "archive.html",
-        found=overview.look_at(visit),
-        days=found[:SHOWN],
-        more=len(found) - SHOWN,
-        bytes=sum(one.bytes for one in found),
+        outbox=overview.status_of(visit),
+        days=kept[:DAYS_SHOWN],
+        days_left_out=len(kept) - DAYS_SHOWN,
+        bytes=sum(day.bytes for day in kept),
         export=settings.archive_export and redacted(settings.archive_export),
         settings=settings,
-        commands=[
-            shell_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
-        ],
+        command=shell_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
     )

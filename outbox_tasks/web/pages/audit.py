@@ -13,39 +13,37 @@ from outbox_tasks.operating.audit import deed, facts_of
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.web.visit import Visit
 
-SIZE = 50
-"""Acts on a page."""
-
-LARGEST = 2**63
+ACTS_SHOWN = 50
 
 
 def audit(visit: Visit) -> Response:
     """The acts of people, the last one first."""
-    before = visit.ask("before")
-    if before is not None and (place := _number(before)) is None:
+    before = visit.query_value("before")
+    number = None if before is None else number_of(before)
+    if before is not None and number is None:
         raise HTTPException(400, "A page of the audit begins before the number of an act.")
-    place = None if before is None else _number(before)
-    acts = visit.look(f"audit before {place}", lambda: Lookup(visit.store).acts(SIZE + 1, place))
+    acts = visit.look(f"audit before {number}", lambda: Lookup(visit.store).acts(ACTS_SHOWN + 1, number))
+    shown = acts[:ACTS_SHOWN]
     return visit.show(
         "audit.html",
-        acts=[{**act, "deed": deed(act), "said": facts_of(act), "path": _path(act)} for act in acts[:SIZE]],
-        next=visit.url("/audit", before=acts[SIZE - 1]["seq"]) if len(acts) > SIZE else None,
+        acts=[{**act, "deed": deed(act), "facts_text": facts_of(act), "path": _path(act)} for act in shown],
+        next=visit.url("/audit", before=shown[-1]["seq"]) if len(acts) > ACTS_SHOWN else None,
         first=visit.url("/audit") if before else None,
     )
 
 
 def former_payload(visit: Visit) -> Response:
     """The payload that an edit replaced, as a download."""
-    entry = _number(visit.arguments["entry"])
-    former = None if entry is None else Lookup(visit.store).former_payload(entry)
-    if former is None:
+    number = number_of(visit.arguments["entry"])
+    payload = None if number is None else Lookup(visit.store).former_payload(number)
+    if payload is None:
         raise HTTPException(404, "This act of the audit is no edit.")
-    return visit.download(former, f"former-payload-{entry}")
+    return visit.download(payload, f"former-payload-{number}")
 
 
-def _number(text: str) -> int | None:
-    """The number of an act."""
-    return int(text) if re.fullmatch("[0-9]{1,19}", text) and int(text) < LARGEST else None
+def number_of(text: str) -> int | None:
+    """The number of an act, if the text is one that PostgreSQL can hold."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def _path(act: dict[str, Any]) -> str | None:

@@ -22,20 +22,16 @@ from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import charts, overview
 from outbox_tasks.web.visit import Visit
 
-WIDTH, SPANS = 900, 96
-"""Seconds of a column of the large chart, and how many it has: the day for which counts are kept."""
+LAST_HOUR, LAST_DAY = (60, 60), (900, 96)
+"""Seconds of a column of the large charts, and how many columns there are."""
 
-MINUTE, MINUTES = 60, 60
-"""The same of the chart of the last hour."""
-
-SENDS, LATEST = 20, 5
-"""Sends that run now, and dead letters and keys, of which the page shows some."""
-
-INHERITED = ("send_timeout",)
-"""Settings of a destination that are the general ones if it has none of its own; `singles` is one, too."""
+SENDS_SHOWN, DEAD_LETTERS_SHOWN = 20, 5
 
 COMMANDS = (("pause",), ("resume",), ("limit", "--rate", "20", "--for", "2h"))
 """The commands that do the same as the forms."""
+
+INHERITED = ("send_timeout",)
+"""Settings for which the general value counts if a destination has none of its own."""
 
 GENERAL = ("backoff_base", "backoff_cap", "breaker_failures", "breaker_pause", "stale_after")
 """Settings that are the same for all destinations."""
@@ -44,44 +40,43 @@ GENERAL = ("backoff_base", "backoff_cap", "breaker_failures", "breaker_pause", "
 def destination(visit: Visit) -> Response:
     """All about one destination, also if it is no longer configured."""
     name = visit.arguments["name"]
-    found = overview.look_at(visit)
-    one = found.destinations.get(name)
-    if one is None and counted.cut(found.destinations):
+    status = overview.status_of(visit)
+    counts = status.destinations.get(name)
+    if counts is None and counted.cut(status.destinations):
         alone = visit.look(f"destination {name} alone", lambda: counted.destinations(visit.store, only=name)[name])
-        one = alone if any(alone.states.values()) else None
-    if one is None:
+        counts = alone if any(alone.states.values()) else None
+    if counts is None:
         raise HTTPException(404, f"There is no destination {name!r}, and no message to one.")
-    course, now = (overview.sends_to(visit, name, *spans) for spans in ((WIDTH, SPANS), (MINUTE, MINUTES)))
-    state = one.state
+    details = visit.look(f"destination {name}", lambda: _details(visit, name, counts))
     dashes = ("--",) if name.startswith("-") else ()  # or the name would be read as an option
     return visit.show(
         "destination.html",
         name=name,
-        one=one,
-        state=state,
-        problems=overview.of_destination(found, name),
+        counts=counts,
+        state=counts.state,
+        problems=overview.problems_of(status, name),
         place=lambda problem: overview.place(visit, problem),
         commands={act: shell_line(act, *options, "--why", "…", *dashes, name) for act, *options in COMMANDS},
-        details=(details := visit.look(f"destination {name}", lambda: _details(visit, name, one))),
-        limited=any(each.change for each in details["limits"]),
+        details=details,
+        limited=any(limit.change for limit in details["limits"]),
         states=[*counted.STATES, *ARCHIVED],
-        now=charts.Chart(now),
-        day=charts.Chart(course),
-        hours=charts.by_hour(course),
-        applied=list(applied(visit.settings, name, details["limits"])) if one.configured else [],
+        hour=charts.Chart(overview.course_of(visit, name, *LAST_HOUR)),
+        day=charts.Chart(overview.course_of(visit, name, *LAST_DAY)),
+        applied=list(applied(visit.settings, name, details["limits"])) if counts.configured else [],
         routes=[pattern for pattern, route in visit.settings.routes.items() if name in route.to],
     )
 
 
-def _details(visit: Visit, name: str, one: DestinationStatus) -> dict[str, Any]:
+def _details(visit: Visit, name: str, counts: DestinationStatus) -> dict[str, Any]:
     """What only this page shows."""
-    sends = visit.store.ask("look/sends.sql", destination=name, most=SENDS)
-    wanted = Filter(states=(DEAD,), destination=name)
-    dead = read_page(visit.store, wanted, LATEST).messages if one.states[DEAD] else []
-    keys = held_up(visit.store, LATEST, name).keys if one.held_up else []
-    most = visit.store.traffic.slots(name) if one.configured else None
-    found = limits.in_force(visit.store, name) if one.configured else []
-    return {"sends": sends, "most": most, "dead": dead, "keys": keys, "limits": found}
+    dead = Filter(states=(DEAD,), destination=name)
+    return {
+        "sends": visit.store.ask("look/sends.sql", destination=name, most=SENDS_SHOWN),
+        "slots": visit.store.traffic.slots(name) if counts.configured else None,
+        "dead": read_page(visit.store, dead, DEAD_LETTERS_SHOWN).messages if counts.states[DEAD] else [],
+        "held": held_up(visit.store, DEAD_LETTERS_SHOWN, name).keys if counts.held_up else [],
+        "limits": limits.in_force(visit.store, name) if counts.configured else [],
+    }
 
 
 def pause(visit: Visit) -> Response:
@@ -100,10 +95,11 @@ def resume(visit: Visit) -> Response:
 
 def limit(visit: Visit) -> Response:
     """Limit the destination, in the place of its settings."""
-    name, ends = _configured(visit), visit.said("for")
-    wanted = {setting: value for setting in limits.STEERED if (value := visit.said(setting)) is not None}
-    seconds = seconds_of(ends) if ends else None
-    limits.limit(visit.store, name, wanted, visit.person.name, visit.why(), seconds)
+    name, length = _configured(visit), visit.form_value("for")
+    wanted = {setting: value for setting in limits.STEERED if (value := visit.form_value(setting)) is not None}
+    limits.limit(
+        visit.store, name, wanted, visit.person.name, visit.why(), None if length is None else seconds_of(length)
+    )
     return _back(visit, name)
 
 
@@ -122,18 +118,18 @@ def _configured(visit: Visit) -> str:
 
 
 def _back(visit: Visit, name: str) -> Response:
-    visit.looks.forget(overview.STATUS)
-    visit.looks.forget(f"destination {name}")
+    visit.forget(overview.STATUS, f"destination {name}")
     return visit.go(f"/destinations/{name}")
 
 
-def applied(settings: Settings, name: str, counts: list[InForce]) -> Iterator[tuple[str, str, str]]:
-    """The settings that apply to a destination, without secrets: name, value and whence. `counts`: its limits."""
+def applied(settings: Settings, name: str, in_force: list[InForce]) -> Iterator[tuple[str, str, str]]:
+    """The settings that apply to a destination, without secrets: name, value and whence. `in_force`: its limits."""
     own = settings.destinations[name]
-    yield from ((each.setting, each.shown, each.whence) for each in counts)
-    for field in (field for field in Destination.model_fields if field not in ("name", *limits.STEERED)):
-        value = getattr(own, field)
-        if value is None and field in INHERITED:
+    yield from ((limit.setting, limit.shown, limit.whence) for limit in in_force)
+    for field in Destination.model_fields:
+        if field == "name" or field in limits.STEERED:
+            continue
+        if getattr(own, field) is None and field in INHERITED:
             yield field, _plain(getattr(settings, field)), "the general setting"
         else:
             yield field, _shown(own, field), "its own setting" if field in own.model_fields_set else "the default"

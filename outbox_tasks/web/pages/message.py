@@ -22,51 +22,43 @@ from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, 
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web.access import Role
-from outbox_tasks.web.overview import look_at
+from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.render import cut
 from outbox_tasks.web.visit import Visit
 
-SHOWN = 12_000
-"""Characters of a payload that the page shows. A download has all of it."""
+PAYLOAD_BYTES = 64 * 1024
+"""How much of a payload the page reads. Only if that is all of it, JSON is laid out on several lines."""
 
-LAID_OUT = 64 * 1024
-"""Bytes of a payload that the page reads. If these are all of it, JSON is laid out on several lines: that takes its
-time."""
+PAYLOAD_CHARACTERS, PAYLOAD_HEX_LINES, HEADERS_CHARACTERS = 12_000, 32, 8_000
+"""How much of a message the page shows. A download has all of the payload."""
 
-PIECE = 4 * 1024 * 1024
-"""Bytes of a download that are in memory at once."""
+PIECE_BYTES = 4 * 1024 * 1024
+"""How much of a download is in memory at once."""
 
-HEX_LINES = 32
-
-HEADERS = 8_000
-"""Characters of the headers that are shown."""
-
-ACTS = 15
-"""Acts of people that are shown."""
+ACTS_SHOWN = 15
 
 TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def message(visit: Visit) -> Response:
     """Everything about one message."""
-    id = id_of(visit)
-    part = LAID_OUT if visit.may(Role.PAYLOAD) else 0
-    one = visit.look(
-        f"message {id} {part}", lambda: Lookup(visit.store, lambda: look_at(visit).examination).one(id, part)
-    )
-    names: dict[str, Any] = {"again": None} if one["state"] in ARCHIVED else {}
+    id, may_read = id_of(visit), visit.may(Role.PAYLOAD)
+    size = PAYLOAD_BYTES if may_read else 0
+    lookup = Lookup(visit.store, lambda: status_of(visit).examination)
+    message = visit.look(f"message {id} {size}", lambda: lookup.one(id, size))
+    names: dict[str, Any] = {"again": None} if message["state"] in ARCHIVED else {}
     return visit.show(
         "message.html",
-        one=one,
-        life=life(one),
-        kept=HISTORY_KEPT,
-        error=error_of(one) if visit.may(Role.PAYLOAD) else one["last_error_code"],
-        until=UNTIL.get(one["state"]),
-        traceback=next(reversed(tracebacks(one)), None),
-        acts=[(act, deed(act)) for act in one["audit"][-ACTS:]],
-        contents=_contents(visit, one) if visit.may(Role.PAYLOAD) else None,
-        tasks=list(_tasks(visit, one)),
-        can={action: one["state"] in states for action, states in CHANGEABLE.items()},
+        message=message,
+        life=life(message),
+        events_kept=HISTORY_KEPT,
+        error=error_of(message) if may_read else message["last_error_code"],
+        until=UNTIL.get(message["state"]),
+        traceback=next(reversed(tracebacks(message)), None),
+        acts=[(act, deed(act)) for act in message["audit"][-ACTS_SHOWN:]],
+        contents=_contents(visit, message) if may_read else None,
+        tasks=list(_tasks(visit, message)),
+        can={action: message["state"] in states for action, states in CHANGEABLE.items()},
         DEAD=DEAD,
         **names,
     )
@@ -75,23 +67,22 @@ def message(visit: Visit) -> Response:
 def payload(visit: Visit) -> Response:
     """The bytes of a payload, as a file."""
     id = id_of(visit)
-    one = Lookup(visit.store).stored(id, PIECE)
-    ending, size = "json" if is_json(one["content_type"]) else "bin", one["size"]
-    more = _rest(visit.store, one) if size > PIECE else ()
-    return visit.download(bytes(one["payload"]), f"{id}.{ending}", size, more)
+    stored = Lookup(visit.store).stored(id, PIECE_BYTES)
+    ending, size = "json" if is_json(stored["content_type"]) else "bin", stored["size"]
+    return visit.download(bytes(stored["payload"]), f"{id}.{ending}", size, _other_pieces(visit.store, stored))
 
 
-def _rest(store: Store, one: dict[str, Any]) -> Iterator[bytes]:
-    """The other pieces of a payload. If somebody edits it meanwhile, the download breaks off."""
-    for start in range(PIECE, one["size"], PIECE):
-        now = Lookup(store).stored(one["id"], PIECE, start)
-        if (now["size"], _edits(now)) != (one["size"], _edits(one)):
-            raise UnknownMessage(id=one["id"])
+def _other_pieces(store: Store, stored: dict[str, Any]) -> Iterator[bytes]:
+    """The pieces of a payload after the first one. If somebody edits it meanwhile, the download breaks off."""
+    for start in range(PIECE_BYTES, stored["size"], PIECE_BYTES):
+        now = Lookup(store).stored(stored["id"], PIECE_BYTES, start)
+        if (now["size"], _count_edits(now)) != (stored["size"], _count_edits(stored)):
+            raise UnknownMessage(id=stored["id"])
         yield bytes(now["payload"])
 
 
-def _edits(one: dict[str, Any]) -> int:
-    return sum(entry.get("what") == "edited" for entry in one["history"])
+def _count_edits(stored: dict[str, Any]) -> int:
+    return sum(entry.get("what") == "edited" for entry in stored["history"])
 
 
 def id_of(visit: Visit) -> UUID:
@@ -99,20 +90,24 @@ def id_of(visit: Visit) -> UUID:
     try:
         return UUID(visit.arguments["id"])
     except ValueError:
-        raise HTTPException(
-            404, "The id of a message is a UUID, such as 01a2005d-d753-78be-8d86-fb2c39ca288f."
-        ) from None
+        example = "01a2005d-d753-78be-8d86-fb2c39ca288f"
+        raise HTTPException(404, f"The id of a message is a UUID, such as {example}.") from None
 
 
-def _contents(visit: Visit, one: dict[str, Any]) -> dict[str, Any]:
-    """What a message brings, for those who may see it."""
-    payload = bytes(one["payload"])
-    all_of_it = one["size"] == len(payload)
-    text = laid_out(payload) if all_of_it else _decoded(payload)
-    shown = hexadecimal(payload, HEX_LINES) if text is None else text[:SHOWN]
-    more = not all_of_it or (len(payload) > 16 * HEX_LINES if text is None else len(text) > SHOWN)
-    headers = _written(one["headers"])
-    return {"payload": shown, "is_text": text is not None, "cut": more, "headers": headers, "trace": _trace(visit, one)}
+def _contents(visit: Visit, message: dict[str, Any]) -> dict[str, Any]:
+    """Payload, headers and trace, for those who may see them."""
+    payload = bytes(message["payload"])
+    is_whole = message["size"] == len(payload)
+    text = laid_out(payload) if is_whole else _decoded(payload)
+    shown = hexadecimal(payload, PAYLOAD_HEX_LINES) if text is None else text[:PAYLOAD_CHARACTERS]
+    longer = len(payload) > 16 * PAYLOAD_HEX_LINES if text is None else len(text) > PAYLOAD_CHARACTERS
+    return {
+        "payload": shown,
+        "is_text": text is not None,
+        "is_cut": longer or not is_whole,
+        "headers": _headers(message["headers"]),
+        "trace": _trace(visit, message["headers"]),
+    }
 
 
 def _decoded(payload: bytes) -> str | None:
@@ -124,28 +119,28 @@ def _decoded(payload: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-def _written(headers: Any) -> str:
-    """A writer may have put anything there."""
+def _headers(headers: Any) -> str:
+    """Headers as text. A writer may have put anything there."""
     try:
-        return cut(json.dumps(headers, ensure_ascii=False, indent=1), HEADERS) if headers else ""
+        return cut(json.dumps(headers, ensure_ascii=False, indent=1), HEADERS_CHARACTERS) if headers else ""
     except RecursionError:
         return "…"
 
 
-def _trace(visit: Visit, one: dict[str, Any]) -> str | None:
+def _trace(visit: Visit, headers: Any) -> str | None:
     """The page of its trace."""
-    parent = one["headers"].get("traceparent") if isinstance(one["headers"], dict) else None
-    found = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
+    parent = headers.get("traceparent") if isinstance(headers, dict) else None
+    match = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     url = visit.settings.web_trace_url
-    return url.replace("{trace_id}", found[1]) if url and found else None
+    return url.replace("{trace_id}", match[1]) if url and match else None
 
 
-def _tasks(visit: Visit, one: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _tasks(visit: Visit, message: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The pages of its tasks in Flower. A publish task has the id of its message."""
     flower = visit.settings.web_flower_url
     if flower is None:
         return
-    yield "Its sends in Flower", f"{flower.rstrip('/')}/task/{one['id']}"
-    task = one["aggregate_id"] if one["aggregate_type"] == "celery.task" else None
-    if task and task != str(one["id"]):
+    yield "Its sends in Flower", f"{flower.rstrip('/')}/task/{message['id']}"
+    task = message["aggregate_id"] if message["aggregate_type"] == "celery.task" else None
+    if task and task != str(message["id"]):
         yield "Its task in Flower", f"{flower.rstrip('/')}/task/{quote(task, safe='')}"

@@ -17,14 +17,13 @@ from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Cursor, read_page
 from outbox_tasks.web.visit import Visit
 
-SIZE = 50
-"""Messages on a page."""
+MESSAGES_SHOWN = 50
 
-PATIENCE = 2.0
-"""Seconds that each statement of a search may run."""
+STATEMENT_SECONDS = 2.0
+"""How long each statement of a search may run."""
 
-CHEAP = 2_000
-"""A list for which so many rows were looked at is not looked for again every two seconds."""
+ROWS_READ_AGAIN = 2_000
+"""A list is not refreshed every two seconds if more rows than these were read for it."""
 
 FIELDS = (
     ("destination", "Destination", "orders"), ("type", "Event type", "order.*"), ("key", "Key", ""),
@@ -35,7 +34,7 @@ FIELDS = (
 
 
 @dataclass
-class Asked:
+class Form:
     """What a person filled in."""
 
     wanted: Filter = field(default_factory=Filter)
@@ -46,45 +45,44 @@ class Asked:
 
 def messages(visit: Visit) -> Response:
     """The messages of the filters."""
-    asked = _asked(visit.query)
+    form = _form(visit.query)
     query = {name: [value for value in values if value.strip()] for name, values in visit.query.items()}
-    names: dict[str, Any] = {"asked": asked, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
-    names["said"] = {name: ", ".join(values) for name, values in query.items() if name != "at" and values}
-    if not asked.wrong:
+    names: dict[str, Any] = {"form": form, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
+    names["in_words"] = {name: ", ".join(values) for name, values in query.items() if name != "at" and values}
+    if not form.wrong:
         try:
-            with visit.searches.by(visit.person.name):
-                read = partial(read_page, visit.store, asked.wanted, SIZE, asked.at, limit=PATIENCE)
-                page = visit.look(f"messages {asked.wanted} {asked.at}", read)
+            with visit.shared.searches.by(visit.person.name):
+                read = partial(read_page, visit.store, form.wanted, MESSAGES_SHOWN, form.at, limit=STATEMENT_SECONDS)
+                page = visit.look(f"messages {form.wanted} {form.at}", read)
         except DatabaseTooSlow:
-            raise HTTPException(
-                400, f"This search takes more than {PATIENCE:.0f} s. Name a destination or a key."
-            ) from None
+            slow = f"This search takes more than {STATEMENT_SECONDS:.0f} s. Name a destination or a key."
+            raise HTTPException(400, slow) from None
         except ValueError:
-            asked.wrong["at"] = "This page is one of a list with other filters."
-    if asked.wrong:
+            form.wrong["at"] = "This page is one of a list with other filters."
+    if form.wrong:
         return visit.show("messages.html", status=400, again=None, page=None, **names)
-    if asked.at or page.looked > CHEAP:
+    if form.at or page.looked > ROWS_READ_AGAIN:
         names["again"] = None
 
     def list_at(cursor: Cursor | None) -> str:
-        return visit.url("/messages", **{**filters.query_of(asked.wanted), "at": cursor and str(cursor)})
+        return visit.url("/messages", **{**filters.query_of(form.wanted), "at": cursor and str(cursor)})
 
     return visit.show(
         "messages.html",
         page=page,
-        first=list_at(None) if asked.at else None,
+        first=list_at(None) if form.at else None,
         newer=page.newer and list_at(page.newer),
         older=page.older and list_at(page.older),
-        known=asked.wanted.destination is None or asked.wanted.destination in visit.settings.destinations,
-        acts=_acts(visit, asked.wanted),
+        is_known=form.wanted.destination is None or form.wanted.destination in visit.settings.destinations,
+        acts=_acts(visit, form.wanted),
         changeable=filters.CHANGEABLE["discard"],
         **names,
     )
 
 
-def _asked(query: Mapping[str, Sequence[str]]) -> Asked:
+def _form(query: Mapping[str, Sequence[str]]) -> Form:
     """What an address asks for. A value that can't be used is named, and the others count."""
-    asked = Asked()
+    form = Form()
     good: dict[str, Sequence[str]] = {}
     for name in ("state", "group", *(name for name, *_ in FIELDS)):
         values = query.get(name, ())
@@ -92,17 +90,17 @@ def _asked(query: Mapping[str, Sequence[str]]) -> Asked:
             filters.asked({name: values})
             good[name] = values
         except InvalidFilter as error:
-            asked.wrong[name] = error.reason
+            form.wrong[name] = error.reason
     try:
-        asked.wanted = filters.asked(good)
+        form.wanted = filters.asked(good)
     except InvalidFilter as error:  # these do not go together
-        asked.wrong["error"] = error.reason
+        form.wrong["error"] = error.reason
     if place := "".join(query.get("at", ())[:1]):
         try:
-            asked.at = Cursor.parse(place)
+            form.at = Cursor.parse(place)
         except ValueError:
-            asked.wrong["at"] = "There is no such page of this list."
-    return asked
+            form.wrong["at"] = "There is no such page of this list."
+    return form
 
 
 def _acts(visit: Visit, wanted: Filter) -> dict[str, str]:

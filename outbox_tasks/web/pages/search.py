@@ -7,24 +7,30 @@ from starlette.responses import Response
 
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.operating.messages.search import KINDS, search
+from outbox_tasks.operating.problems import Examination
 from outbox_tasks.web.access import Role
-from outbox_tasks.web.overview import look_at
-from outbox_tasks.web.pages.messages import PATIENCE
+from outbox_tasks.web.overview import status_of
+from outbox_tasks.web.pages.messages import STATEMENT_SECONDS
 from outbox_tasks.web.visit import Visit
 
 
-def found(visit: Visit) -> Response:
-    """What a text leads to. With the role payload, also what has it in its payload, if that is asked for."""
-    text, payloads = visit.ask("q"), visit.ask("payloads") is not None and visit.may(Role.PAYLOAD)
+def results(visit: Visit) -> Response:
+    """What a text leads to. With the role payload, also the messages with it in their payload, if that is asked for."""
+    text, payloads = visit.query_value("q"), visit.query_value("payloads") is not None and visit.may(Role.PAYLOAD)
     if text is None:
         return visit.go("/messages")
+
+    def examined() -> Examination:
+        return status_of(visit).examination
+
     try:
-        with visit.searches.by(visit.person.name):
-            answer = search(visit.store, text, lambda: look_at(visit).examination, payloads=payloads, limit=PATIENCE)
+        with visit.shared.searches.by(visit.person.name):
+            answer = search(visit.store, text, examined, payloads=payloads, limit=STATEMENT_SECONDS)
     except InvalidFilter as error:
         raise HTTPException(400, f"{error.reason[:1].upper()}{error.reason[1:]}.") from None
     except DatabaseTooSlow:
-        raise HTTPException(503, f"The database took more than {PATIENCE:.0f} s for this search. Try again.") from None
+        slow = f"The database took more than {STATEMENT_SECONDS:.0f} s for this search. Try again."
+        raise HTTPException(503, slow) from None
     if answer.only is not None:
         return visit.go(f"/messages/{answer.only}")
     if not answer.messages and answer.event_type:

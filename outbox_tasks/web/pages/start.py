@@ -11,35 +11,35 @@ from outbox_tasks.web import overview
 from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
 
-PROBLEMS, DESTINATIONS, FEEDS, WORKERS = 20, 100, 50, 10
-"""How many are shown; of the others it says how many there are."""
+PROBLEMS_SHOWN, DESTINATIONS_SHOWN, FEEDS_SHOWN, WORKERS_SHOWN = 20, 100, 50, 10
 
 
 def start(visit: Visit) -> Response:
     """All at one glance. If the database does not answer, only the problems."""
-    found = overview.glance(visit)
-    problems, known = found.examination.problems, bool(found.destinations)
-    wanted = (visit.ask("find") or "").casefold()
-    named = [(name, one) for name, one in found.ranked if wanted in name.casefold()]
+    status = overview.status_if_known(visit)
+    problems, is_known = status.examination.problems, bool(status.destinations)
+    wanted = (visit.query_value("find") or "").casefold()
+    matching = [(name, counts) for name, counts in status.ranked if wanted in name.casefold()]
+    shown = matching[:DESTINATIONS_SHOWN]
     stale_after = visit.settings.stale_after
     return visit.show(
         "start.html",
-        status=200 if known or not visit.settings.destinations else 503,
-        found=found,
-        known=known,
-        going=overview.under_way(act._asdict() for act in found.acts),
-        problems=problems,
-        shown=PROBLEMS,
-        stale={problem.which for problem in found.examination.everything if problem.code == "stale"},
+        status=200 if is_known or not visit.settings.destinations else 503,
+        outbox=status,
+        is_known=is_known,
+        acts=overview.under_way(act._asdict() for act in status.acts),
+        problems=problems[:PROBLEMS_SHOWN],
+        problems_left_out=len(problems) - PROBLEMS_SHOWN,
+        stale={problem.which for problem in status.examination.everything if problem.code == "stale"},
         number_wrong=sum(problem.severity is not Severity.NOTE for problem in problems),
         place=lambda problem: overview.place(visit, problem),
-        destinations=named[:DESTINATIONS],
-        more_destinations=len(named) - DESTINATIONS,
-        cut=counted.cut(found.destinations),
-        supervised=any(one.states["handed over"] or one.states["running"] for one in found.destinations.values()),
-        drawn=overview.drawn(visit, (name for name, _ in named[:DESTINATIONS])) if known else {},
-        hours=overview.WIDTH * overview.SPANS // 3600,
-        feeds=[(each, feed_state(each.failing, each.age, stale_after)) for each in found.feeds[:FEEDS]],
-        workers=in_order([*found.heartbeats.workers, *found.heartbeats.supervising]),
-        shown_workers=WORKERS,
+        destinations=shown,
+        destinations_left_out=len(matching) - DESTINATIONS_SHOWN,
+        cut=counted.cut(status.destinations),
+        supervised=any(counts.states["handed over"] or counts.states["running"] for _, counts in status.ranked),
+        charts=overview.small_charts(visit, (name for name, _ in shown)) if is_known else {},
+        hours=overview.COLUMN_SECONDS * overview.COLUMNS // 3600,
+        feeds=[(feed, feed_state(feed.failing, feed.age, stale_after)) for feed in status.feeds[:FEEDS_SHOWN]],
+        workers=in_order([*status.heartbeats.workers, *status.heartbeats.supervising]),
+        workers_shown=WORKERS_SHOWN,
     )

@@ -10,27 +10,24 @@ from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import Visit
 
-SHOWN = 100
-"""Workers, and sends, that are shown."""
+ROWS_SHOWN = 100
 
 
 def workers(visit: Visit) -> Response:
     """The workers of the relay, the application's that run supervised tasks, and what they do."""
-    found = overview.look_at(visit)
-    relay, supervising = in_order(found.heartbeats.workers), in_order(found.heartbeats.supervising)
-    sends = visit.look("sends that run", lambda: visit.store.ask("look/sends.sql", destination=None, most=SHOWN))
-    running = [(name, one) for name, one in found.destinations.items() if one.states["running"]]
+    status = overview.status_of(visit)
+    relay, supervising = in_order(status.heartbeats.workers), in_order(status.heartbeats.supervising)
     return visit.show(
         "workers.html",
-        found=found,
-        relay=relay[:SHOWN],
-        supervising=supervising[:SHOWN],
-        more=len(relay[SHOWN:]) + len(supervising[SHOWN:]),
-        sends=sends,
-        running=running,
+        outbox=status,
+        relay=relay[:ROWS_SHOWN],
+        supervising=supervising[:ROWS_SHOWN],
+        workers_left_out=len(relay[ROWS_SHOWN:]) + len(supervising[ROWS_SHOWN:]),
+        sends=visit.look("sends", lambda: visit.store.ask("look/sends.sql", destination=None, most=ROWS_SHOWN)),
+        running=[(name, counts) for name, counts in status.destinations.items() if counts.states["running"]],
     )
 
 
-def in_order(found: Iterable[Heartbeat]) -> list[Heartbeat]:
-    """Those in trouble first."""
-    return sorted(found, key=lambda one: (one.alive, not one.shares_name, one.name))
+def in_order(heartbeats: Iterable[Heartbeat]) -> list[Heartbeat]:
+    """Workers in trouble first."""
+    return sorted(heartbeats, key=lambda worker: (worker.alive, not worker.shares_name, worker.name))
