@@ -11,7 +11,6 @@ import json
 import logging
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -157,29 +156,6 @@ def sends_what_follows() -> bool:
 
     follows = getattr(amqp, "_callback_publish_retry", None)
     return bool(follows is not None and follows.get())
-
-
-def azure_transport(azure: Any, client: Any, timeout: float) -> Any:
-    """kombu's transport for Azure, which by itself would wait for minutes and try three times. `azure` is its module,
-    `client` Azure's `QueueServiceClient`."""
-    from kombu.utils.json import dumps
-
-    class Channel(azure.Channel):  # type: ignore[misc]
-        _queue_service: Any = None
-        deadline = 0.0
-
-        @property
-        def queue_service(self) -> Any:
-            if self._queue_service is None:
-                limits = {"connection_timeout": timeout, "read_timeout": timeout, "retry_total": 0}
-                self._queue_service = client(account_url=self._url, credential=self._credential, **limits)
-            return self._queue_service
-
-        def _put(self, queue: str, message: Any, **options: Any) -> None:
-            remaining = max(0.001, self.deadline - time.monotonic())
-            self._ensure_queue(queue).send_message(dumps(message), connection_timeout=remaining, read_timeout=remaining)
-
-    return type("Transport", (azure.Transport,), {"Channel": Channel})
 
 
 def is_heard(connection: Connection) -> bool:

@@ -82,6 +82,8 @@ def load(destination: Destination, settings: Settings) -> Publisher:
     try:
         kind = kind_of(destination) if destination.claim_check is None else _class_of(CLAIM_CHECK, destination)
         publisher: Publisher = kind(destination, settings)
+    except ModuleNotFoundError as error:  # of several schemes of a class, one may need a client of its own
+        raise _not_installed(destination.scheme, destination, error) from error
     except ValueError:
         # Not with the client's own words: they may quote a part of the URL that is a password.
         setting, shown = f"destinations.{destination.name}.url", redacted(destination.url)
@@ -103,9 +105,12 @@ def _class_of(scheme: str, destination: Destination) -> Any:
     try:
         return registered[scheme].load()
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get(scheme, scheme.partition("+")[0])
-        what, packages = f"Destination {destination.name!r}", f"'outbox-tasks[{extra}]'"
-        raise NotInstalled(what=what, missing=error.name, packages=packages) from error
+        raise _not_installed(scheme, destination, error) from error
+
+
+def _not_installed(scheme: str, destination: Destination, error: ModuleNotFoundError) -> NotInstalled:
+    what, extra = f"Destination {destination.name!r}", EXTRAS.get(scheme, scheme.partition("+")[0])
+    return NotInstalled(what=what, missing=error.name, packages=f"'outbox-tasks[{extra}]'")
 
 
 @cache

@@ -82,6 +82,8 @@ def trace_headers(message: LeasedMessage) -> dict[str, str]:
 
 def own_headers(message: LeasedMessage) -> dict[str, str]:
     """The message's own headers: all but those that travel as attributes. Raises `PermanentError`."""
+    if message.headers == {}:
+        return {}
     return {name: value for name, value in checked_headers(message).items() if name not in AS_ATTRIBUTES}
 
 

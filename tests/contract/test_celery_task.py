@@ -223,3 +223,13 @@ class TestRabbitMQ:
             proxy.resume()
             eventually(lambda: sent_by(publisher, message(101)) == [SENT])
         assert message(101).id in self.ids(rabbit)
+
+    def test_that_has_no_queue_for_a_task_that_must_have_one_says_so(self, rabbit: rabbitmq.Counterpart) -> None:
+        """`mandatory` goes along with a stored task, and without it RabbitMQ drops the task."""
+        with closing(loaded(f"celery://?broker={quote(rabbit.broker, safe='')}", send_timeout=5)) as publisher:
+            outcomes = {
+                mandatory: sent_by(publisher, message(headers={"celery-message": task_message(mandatory=mandatory)}))[0]
+                for mandatory in (False, True)
+            }
+        assert outcomes[False] == SENT
+        assert outcomes[True].result is not Result.SENT

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import threading
 import time
 from collections import defaultdict
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -44,6 +46,35 @@ def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -
 def refused(target: Counterpart, number: int) -> LeasedMessage:
     """A message that can't be sent, whose neighbours can."""
     return target.refused(message(number)) or message(number, headers={"n": 5})
+
+
+class Struck(Exception):
+    """What Celery raises in the middle of anything when a task has run for too long."""
+
+
+@contextmanager
+def struck(seconds: float | None) -> Iterator[None]:
+    """The time limit strikes what happens inside; None: there is none."""
+
+    def strike(*_: object) -> None:
+        raise Struck
+
+    signal.signal(signal.SIGALRM, strike)
+    signal.setitimer(signal.ITIMER_REAL, seconds or 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+@contextmanager
+def frozen(target: Counterpart) -> Iterator[None]:
+    target.freeze()
+    try:
+        yield
+    finally:
+        target.thaw()
 
 
 def port_of(target: Counterpart) -> int:
@@ -194,12 +225,6 @@ class TestOneBadMessage:
         assert outcomes[1].code == "too_large"
         eventually(lambda: sorted(numbers(target)) == [0, 2])
 
-    def test_alone_sends_nothing(self, target: Counterpart) -> None:
-        with open_publisher(target) as publisher:
-            assert results(publisher.publish([refused(target, 0)])) == [Result.DEAD]
-            assert publisher.publish([message(1)]) == [SENT]
-        eventually(lambda: numbers(target) == [1])
-
 
 class TestTrouble:
     def test_no_server(self, target: Counterpart) -> None:
@@ -224,12 +249,8 @@ class TestTrouble:
     def test_a_server_that_stops_answering(self, target: Counterpart, count: int) -> None:
         with open_publisher(target, send_timeout=1) as publisher:
             connected(publisher)
-            target.freeze()
-            try:
-                with within(1):
-                    outcomes = sent_by(publisher, *(message(n) for n in range(1, count + 1)))
-            finally:
-                target.thaw()
+            with frozen(target), within(1):
+                outcomes = sent_by(publisher, *(message(n) for n in range(1, count + 1)))
             assert set(results(outcomes)) <= AGAIN
             eventually(lambda: sent_by(publisher, message(0)) == [SENT])
 
@@ -316,12 +337,74 @@ class TestTrouble:
         assert set(results(outcomes)) <= AGAIN
         assert {outcome.code for outcome in outcomes} == {"unroutable"}
 
-    def test_it_may_be_used_after_it_was_closed(self, target: Counterpart) -> None:
+
+def goes_on(publisher: Publisher, target: Counterpart) -> None:
+    """Two more messages arrive, and one between them is refused; the first tries may meet the end of a connection."""
+
+    def sends() -> bool:
+        outcomes = sent_by(publisher, message(30), refused(target, 31), message(32))
+        assert outcomes[1].result is not Result.SENT
+        return results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+
+    eventually(sends)
+    eventually(lambda: {30, 32} <= set(numbers(target)))
+    assert 31 not in numbers(target)
+
+
+class TestTheSecondRound:
+    """One publisher is used again after something went wrong: the next batch's outcomes are right, and what arrives."""
+
+    @pytest.mark.parametrize("limit", ["own", "celery"])
+    def test_after_a_time_limit_no_answer_of_the_batch_before_counts(self, target: Counterpart, limit: str) -> None:
+        """The time limit is its own, or that of a Celery task, which strikes anywhere."""
+        with open_publisher(target, send_timeout=target.patience if limit == "own" else 20) as publisher:
+            connected(publisher)
+            for first in (10, 20):
+                batch = [message(first + n) for n in range(3)]
+                with frozen(target), within(target.patience), struck(0.5 if limit == "celery" else None):
+                    outcomes = sent_by(publisher, *batch)
+                assert set(results(outcomes)) <= AGAIN, f"nobody has answered for the batch {first}"
+                with open_publisher(target) as another:
+                    connected(another)  # by now the server has answered for the batch, too
+            goes_on(publisher, target)
+
+    def test_after_a_refusal(self, target: Counterpart) -> None:
+        """Also the message that was refused, once it was mended."""
+        with open_publisher(target) as publisher:
+            assert results(publisher.publish([refused(target, 0)])) == [Result.DEAD]
+            assert results(publisher.publish([message(1), refused(target, 2), message(3)])) == [
+                Result.SENT, Result.DEAD, Result.SENT,
+            ]  # fmt: skip
+            assert publisher.publish([message(2), message(0)]) == [SENT] * 2
+        eventually(lambda: sorted(numbers(target)) == [0, 1, 2, 3])
+
+    def test_after_a_connection_that_broke_in_the_middle_of_a_batch(self, target: Counterpart) -> None:
+        url, port = target.url(target.place), port_of(target)
+        with (
+            Proxy(port) as proxy,
+            open_publisher(target, url.replace(str(port), str(proxy.port)), send_timeout=4) as publisher,
+        ):
+            connected(publisher)
+            proxy.silence()
+            breaking = threading.Timer(0.2, proxy.reset)
+            breaking.start()
+            outcomes = sent_by(publisher, message(1), message(2))
+            breaking.join()
+            # A client may have made another connection in the meantime, as Kafka's does.
+            assert set(results(outcomes)) <= AGAIN | {Result.SENT}
+            proxy.resume()
+            goes_on(publisher, target)
+        sent = [number for number, outcome in enumerate(outcomes, 1) if outcome == SENT]
+        assert set(sent) <= set(numbers(target))
+
+    def test_after_it_was_closed(self, target: Counterpart) -> None:
         publisher: Publisher = loaded(target.url(target.place))
-        for number in range(2):
-            assert publisher.publish([message(number)]) == [SENT]
+        for number in (0, 10, 20):
+            batch = [message(number), refused(target, number + 1), message(number + 2)]
+            assert results(publisher.publish(batch)) == [Result.SENT, Result.DEAD, Result.SENT]
             publisher.close()
-        eventually(lambda: numbers(target) == [0, 1])
+        publisher.close()
+        eventually(lambda: sorted(numbers(target)) == [0, 2, 10, 12, 20, 22])
 
 
 def test_processes_that_were_forked_after_it_was_used(target: Counterpart, tmp_path: Path) -> None:

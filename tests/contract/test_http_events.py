@@ -7,30 +7,23 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import socket
 import threading
 import time
-import warnings
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outbox_tasks.destinations import load
 from outbox_tasks.destinations.common.public_internet import is_public
 from outbox_tasks.destinations.http import network
 from outbox_tasks.destinations.http.options import read
 from outbox_tasks.destinations.http.publisher import BODY_SECONDS
-from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from tests.certificates import self_signed
 from tests.contract.counterparts.http_events import Counterpart
 from tests.contract.messages import (
     SENT,
@@ -235,6 +228,10 @@ class TestTheAnswer:
         assert outcome.error.startswith(f"HTTP 500 *** {target.place} *** *** *** xé")
         assert len(outcome.error) == 200
         assert echo.error == "HTTP 500 you sent *** with Bearer ***"
+        login = target.url(target.place).replace("://", "://teller:s3cret@")
+        with closing(loaded(login)) as publisher:
+            [echo] = publisher.publish([answered(status=500)])
+        assert echo.error == "HTTP 500 you sent *** with Basic ***"
 
 
 class TestBadBehaviour:
@@ -383,21 +380,6 @@ class TestConnections:
             asyncio.run(inside())
         assert found == [SENT] * 81
 
-    def test_in_a_child_of_a_process_that_has_used_it(self, target: Counterpart) -> None:
-        with opened(target) as publisher:
-            assert publisher.publish([message(0)]) == [SENT]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12
-                child = os.fork()
-            if not child:
-                try:
-                    os._exit(0 if publisher.publish([message(1)]) == [SENT] else 1)
-                finally:
-                    os._exit(2)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            assert publisher.publish([message(2)]) == [SENT]
-        assert numbers(target) == [0, 1, 2]
-
 
 class TestAddresses:
     @pytest.mark.parametrize(
@@ -475,57 +457,3 @@ class TestAddresses:
             outcomes = publisher.publish([message(n) for n in range(20)])
         asked_long_enough.set()
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("tls") / "shop.pem", "shop.example")
-
-
-@pytest.fixture(scope="module")
-def secure(certificate: Path) -> Iterator[Counterpart]:
-    with Counterpart(certificate) as made:
-        made.new_place()
-        yield made
-
-
-class TestTls:
-    def send(self, secure: Counterpart, name: str, names: dict[str, Any]) -> Outcome:
-        names[name] = ["127.0.0.1"]
-        url = f"https://{name}:{secure.port}/hooks/{secure.place}?outbox_private=allow"
-        with closing(loaded(url)) as publisher:
-            [outcome] = publisher.publish([message()])
-        return outcome
-
-    def test_goes_to_the_name_that_is_in_the_certificate(
-        self, secure: Counterpart, certificate: Path, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        assert self.send(secure, "shop.example", names) == SENT
-        other = self.send(secure, "other.example", names)
-        assert (other.result, other.code) == (Result.OUTAGE, "connection")
-        assert "certificate" in str(other.error)
-
-    def test_to_nobody_knows_whom(self, secure: Counterpart, names: dict[str, Any]) -> None:
-        outcome = self.send(secure, "shop.example", names)
-        assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
-        assert "certificate" in str(outcome.error)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://", "https:///hooks", "https://shop.example:port/", "https://shop.example/#part",
-        "https://shop.example/?outbox_secret=hidden!", "https://shop.example/?outbox_secret=whsec_",
-        "https://shop.example/?outbox_private=hidden", "https://shop.example/?outbox_concurrency=0",
-        "https://shop.example/?outbox_concurrency=101", "https://shop.example/?outbox_other=hidden",
-        "https://shop.example/?outbox_bearer=", "https://shop.example/?outbox_bearer=hidden%0A",
-        "https://user:hidden@shop.example/?outbox_bearer=token", "https://user:hid#den@shop.example/",
-        "https://shop.example/?outbox_bearer=hidden&outbox_bearer=b", "https://sho p.example/",
-    ],
-)  # fmt: skip
-def test_a_url_that_can_not_work(url: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        load(*configured(url))
-    assert caught.value.setting == "destinations.orders.url"
-    assert "hid" not in str(caught.value)

@@ -9,12 +9,10 @@ import pytest
 from paho.mqtt import subscribe
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from outbox_tasks.destinations import load
 from outbox_tasks.destinations.mqtt.publisher import FORBIDDEN
-from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
 from tests.contract.counterparts.mqtt import Counterpart, Mosquitto
-from tests.contract.messages import SENT, configured, loaded, message, numbers, results
+from tests.contract.messages import SENT, loaded, message, numbers, results
 
 
 def test_writes_the_user_properties_of_the_binding(target: Counterpart) -> None:
@@ -100,27 +98,6 @@ def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(target:
         target.start()
         target.url(target.place)
         assert publisher.publish([message(1)]) == [SENT]
-
-
-@pytest.mark.parametrize(
-    ("path", "name"), [("", "orders"), ("/events", "events"), ("/shop/a%20b", "shop/a b"), ("//x", "/x")]
-)
-def test_takes_the_topic_from_the_path_or_the_destinations_name(path: str, name: str) -> None:
-    publisher: Any = load(*configured(f"mqtt://localhost{path}"))
-    assert publisher.topic == name
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "mqtt:///orders", "mqtt://u:secret@h/a/#", "mqtt://u:secret@h/+/a", "mqtt://u:secret@h/a?qos=2",
-        "mqtt://u:secret@h/a?retain=yes", "mqtt://u:secret@h:port/a", "mqtt://u:secret@h/a%00",
-    ],
-)  # fmt: skip
-def test_a_url_that_can_not_work_is_told_without_its_password(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"destinations\.orders\.url") as caught:
-        load(*configured(url))
-    assert "secret" not in str(caught.value)
 
 
 def test_the_last_message_is_retained_if_wished(target: Counterpart) -> None:

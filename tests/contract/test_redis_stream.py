@@ -46,14 +46,6 @@ def test_writes_the_fields_of_the_contract(target: Counterpart) -> None:
     ]
 
 
-@pytest.mark.parametrize("payload", [b"", bytes(range(256)), b"x" * 1_000_000], ids=["empty", "all", "large"])
-def test_carries_any_bytes(target: Counterpart, payload: bytes) -> None:
-    with closing(loaded(target.url(target.place))) as publisher:
-        assert publisher.publish([message(payload=payload, content_type="application/x-thing")]) == [SENT]
-    [entry] = entries(target)
-    assert (entry["data"], entry["content_type"]) == (payload, b"application/x-thing")
-
-
 def test_a_key_that_is_no_stream_is_an_outage(target: Counterpart) -> None:
     client(target).set(target.place, "a string")
     with closing(loaded(target.url(target.place))) as publisher:
@@ -87,14 +79,6 @@ def test_a_server_that_is_full_is_out_of_order(target: Counterpart) -> None:
             client(target).config_set("maxmemory", "0")
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "oom")}
         assert publisher.publish([message(2)]) == [SENT]
-
-
-@pytest.mark.parametrize(
-    ("path", "stream"), [("", "orders"), ("/0", "orders"), ("/events", "events"), ("/3/a/b", "a/b")]
-)
-def test_takes_the_stream_from_the_path_or_the_destinations_name(path: str, stream: str) -> None:
-    publisher: Any = load(*configured(f"redis+stream://localhost:1{path}"))
-    assert publisher.stream == stream
 
 
 def test_trims_the_stream_when_told_to(target: Counterpart) -> None:

@@ -92,7 +92,7 @@ class TestTheLink:
         with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
             target.asked(drop=target.place)
-            monkeypatch.setattr(service_bus, "IDLE", 0)
+            monkeypatch.setattr(service_bus, "IDLE_SECONDS", 0)
             assert publisher.publish([message(1)]) == [SENT]
 
     def test_no_answer_is_an_outage_in_time(self, target: Counterpart) -> None:

@@ -102,12 +102,11 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return self_signed(tmp_path_factory.mktemp("tls") / "others.pem", "other.example")
 
 
-def got_nothing(server: Listener) -> None:
-    """Clients came, all have left, and none told us anything."""
+def got_nothing(server: Listener, *, handshake: bool = False) -> None:
+    """Clients came, all have left, and none told us anything; `handshake`: its end is allowed."""
     eventually(lambda: server.callers and all(caller.gone for caller in server.callers))
-    assert [(caller.trusts, SECRET in caller.raw + caller.plain) for caller in server.callers] == [
-        (False, False)
-    ] * len(server.callers)
+    assert handshake or not any(caller.trusts for caller in server.callers)
+    assert not any(SECRET in caller.raw + caller.plain for caller in server.callers)
 
 
 # Pub/Sub: test_pubsub_credentials.py
@@ -117,7 +116,7 @@ DESTINATIONS = {
     "celery, amqps": f"celery://?broker=amqps://{LOGIN}:{{port}}//",
     "celery, rediss": f"celery://?broker=rediss://{LOGIN}:{{port}}/0",
     "celery, sentinel": f"celery://?broker=sentinel://{LOGIN}:{{port}}/0?ssl_cert_reqs=required",
-    "grpcs": "grpcs://127.0.0.1:{port}",
+    "grpcs": "grpcs://127.0.0.1:{port}?token=S3cretW0rd",
     "https": f"https://{LOGIN}:{{port}}/hook?outbox_private=allow",
     "kafka": f"kafka://{LOGIN}:{{port}}/orders?tls=true",
     "mqtts": f"mqtts://{LOGIN}:{{port}}/orders",
@@ -136,10 +135,14 @@ BY_NAME = {
     "celery, amqps": f"celery://?broker=amqps://{LOGIN}:{{port}}//?ssl_ca_certs={{ca}}",
     "celery, rediss": f"celery://?broker=rediss://{LOGIN}:{{port}}/0?ssl_ca_certs={{ca}}",
     "celery, sentinel": f"celery://?broker=sentinel://{LOGIN}:{{port}}/0?ssl_ca_certs={{ca}}",
+    "grpcs": "grpcs://127.0.0.1:{port}?ca_file={ca}&token=S3cretW0rd",
     "kafka": f"kafka://{LOGIN}:{{port}}/orders?tls=true&ca={{ca}}",
     "rediss": f"rediss://{LOGIN}:{{port}}/0/q?ssl_ca_certs={{ca}}",
 }
-"""With a file of authorities in the URL. The others: below, test_http_events.py, test_grpc_events.py."""
+"""With a file of authorities in the URL."""
+
+BY_SYSTEM = ("https", "mqtts", "nats", "rediss+stream")
+"""These trust the system's authorities."""
 
 
 def send(url: str, server: Listener, ca: Path) -> Outcome:
@@ -163,7 +166,7 @@ class TestDestinations:
     def test_a_certificate_of_somebody_else(self, url: str, others: Path) -> None:
         with listener(others) as server:
             assert send(url, server, others).result is Result.OUTAGE
-            got_nothing(server)
+            got_nothing(server, handshake=url.startswith("grpcs"))  # gRPC looks at the name after the handshake
 
     @pytest.mark.parametrize("url", BY_NAME.values(), ids=BY_NAME)
     def test_a_certificate_that_is_right(self, url: str, ours: Path) -> None:
@@ -171,12 +174,19 @@ class TestDestinations:
             send(url, server, ours)
             assert any(caller.trusts for caller in server.callers)
 
-    def test_mqtt_asks_the_system_and_looks_at_the_name(self, others: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("name", BY_SYSTEM)
+    def test_what_the_system_trusts_is_trusted_if_it_has_the_right_name(
+        self, name: str, ours: Path, others: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        greeting = GREETING if name == "nats" else b""
         monkeypatch.setenv("SSL_CERT_FILE", str(others))
-        for name in ("mqtts", "nats", "rediss+stream"):
-            with listener(others, GREETING if name == "nats" else b"") as server:
-                assert send(DESTINATIONS[name], server, others).result is Result.OUTAGE
-                got_nothing(server)
+        with listener(others, greeting) as server:
+            assert send(DESTINATIONS[name], server, others).result is Result.OUTAGE
+            got_nothing(server)
+        monkeypatch.setenv("SSL_CERT_FILE", str(ours))
+        with listener(ours, greeting) as server:
+            send(DESTINATIONS[name].replace("127.0.0.1", "localhost"), server, ours)
+            assert any(caller.trusts for caller in server.callers)
 
 
 def test_the_webhook_of_alerts(ours: Path) -> None:

@@ -169,6 +169,7 @@ class TestTrouble:
             assert threading.active_count() == before + 1
         hanging.set()
         eventually(lambda: threading.active_count() == before)
+        assert {name for name, _ in trouble.got} == {"id-1"}, "what was given up is not stored later"
         trouble.does.clear()
         assert not any(isinstance(entry, Outcome) for entry in check.store([message(1), message(2)]))
 

@@ -10,9 +10,7 @@ from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage
 from outbox_tasks.wire.cloudevents import AS_ATTRIBUTES, attributes, own_headers
 
-ATTRIBUTES = 10
-"""The most that SQS takes; SNS drops a message with more on its way to a queue."""
-NO_TEXT = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+REFUSED_CHARACTER = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """A character that SQS refuses."""
 
 
@@ -24,24 +22,25 @@ def body_of(payload: bytes) -> tuple[str, str | None]:
         text = payload.decode()
     except UnicodeDecodeError:
         text = None
-    if text is None or NO_TEXT.search(text):
+    if text is None or REFUSED_CHARACTER.search(text):
         return base64.b64encode(payload).decode(), "base64"
     return text, None
 
 
 def attributes_of(message: LeasedMessage, source: str, encoding: str | None) -> dict[str, str]:
-    """At most ten, and none of them empty. Raises `PermanentError`."""
+    """At most ten, and none of them empty: SQS takes no more, and SNS drops a message with more on its way to a queue.
+    Raises `PermanentError`."""
     values = {f"ce_{name}": value for name, value in attributes(message, source).items()}
     values["content_type"] = message.content_type
-    own = own_headers(message) if message.headers != {} else {}
+    own = own_headers(message)
     if encoding is not None:
         values["body_encoding"] = encoding
     for name in reversed(AS_ATTRIBUTES):  # the headers that they came from
-        if len(values) + bool(own) > ATTRIBUTES and f"ce_{name}" in values:
+        if len(values) + bool(own) > 10 and f"ce_{name}" in values:
             own[name] = values.pop(f"ce_{name}")
     if own:
         values["headers"] = json.dumps(own)
     for name, value in values.items():
-        if found := NO_TEXT.search(value):
+        if found := REFUSED_CHARACTER.search(value):
             raise PermanentError(f"{name} has a character that AWS refuses: {found[0]!a}", code="bad_attributes")
     return {name: value for name, value in values.items() if value}

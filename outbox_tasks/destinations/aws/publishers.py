@@ -30,12 +30,9 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import encoded
 
-BATCH = 10
+BATCH_ENTRIES = 10
 """Entries of a request, at most."""
-REQUESTS = 10
-"""Requests under way at once."""
-CAUTIOUS = 262_144
-"""Bytes of a batch that every service takes."""
+REQUESTS_AT_ONCE = 10
 
 GROUP = re.compile(r"[!-~]{1,128}")
 LATE = Outcome.outage("timeout", "no answer in time")
@@ -77,18 +74,18 @@ class Connections:
 class BatchPublisher(ABC):
     """Sends in batches of ten, several at once. Sent means that the service has given the message an id of its own."""
 
-    batch_size = BATCH * REQUESTS
+    batch_size = BATCH_ENTRIES * REQUESTS_AT_ONCE
     service: ClassVar[str]
     body: ClassVar[str]
-    limit: int
-    """Bytes of a batch. If the service refuses it as too long, it is divided."""
+    limit = 262_144
+    """Bytes of a batch that every service takes. One that is refused as too long is divided."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._address = address_of(destination, self.service)
         self._fifo = self._address.name.endswith(".fifo")
         self._source = settings.source
         self._send_timeout = settings.send_timeout
-        self._own = PerProcess(lambda: Connections(ThreadPoolExecutor(REQUESTS, thread_name_prefix=self.service)))
+        self._own = PerProcess(lambda: Connections(ThreadPoolExecutor(REQUESTS_AT_ONCE, self.service)))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One request for ten messages, several requests at once."""
@@ -134,7 +131,7 @@ class BatchPublisher(ABC):
             connect_timeout=min(5.0, self._send_timeout / 2),
             read_timeout=self._send_timeout / 2,
             retries={"total_max_attempts": 1, "mode": "standard"},  # the relay decides about retries
-            max_pool_connections=REQUESTS,
+            max_pool_connections=REQUESTS_AT_ONCE,
             tcp_keepalive=True,
             parameter_validation=False,  # all parameters are texts, and checking them takes a tenth of the CPU
         )
@@ -166,7 +163,7 @@ class BatchPublisher(ABC):
             if outcome.result is Result.DEAD and len(batch) > 1:
                 # The services check a request before they take any of it, and refuse the whole for one entry.
                 if outcome.code == "too_large":
-                    self.limit = CAUTIOUS
+                    self.limit = BatchPublisher.limit
                 self._send(batch[: len(batch) // 2], sending)
                 self._send(batch[len(batch) // 2 :], sending)
                 return
@@ -229,7 +226,6 @@ class SnsPublisher(BatchPublisher):
 
     service = "sns"
     body = "Message"
-    limit = CAUTIOUS  # unless the topic's MaximumMessageSize says more
 
     def _place(self, client: Any) -> str:
         address = self._address
@@ -258,7 +254,7 @@ def _encode(request: Any, **_: Any) -> None:
 def _batches(entries: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
     for entry in entries:
-        if batch and (len(batch) == BATCH or sum(other.size for other in batch) + entry.size > limit):
+        if batch and (len(batch) == BATCH_ENTRIES or sum(other.size for other in batch) + entry.size > limit):
             yield batch
             batch = []
         batch.append(entry)

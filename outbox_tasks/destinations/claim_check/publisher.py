@@ -25,9 +25,6 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import said, without_login, without_secrets
 
-THREADS = 8
-"""How many payloads are stored at the same time, if the client can do that."""
-
 CONTENT_TYPE_OPTIONS = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}
 """What clients that can store a content type call it, by scheme."""
 
@@ -62,7 +59,8 @@ class Storage:
         self._url, self._limit, self._timeout = str(destination.claim_check), destination.max_bytes, timeout
         self._scheme = self._url.partition("://")[0]
         self._place = without_login(self._url)
-        self._threads = THREADS if _client(destination.name, self._scheme, self._place).async_impl else 1
+        # So many payloads are stored at the same time, if the client can do that.
+        self._threads = 8 if _client(destination.name, self._scheme, self._place).async_impl else 1
         self._opened = PerProcess(self._open)
         self._busy: list[threading.Thread] = []
 

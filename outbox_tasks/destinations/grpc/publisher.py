@@ -172,7 +172,7 @@ def _check(destination: Destination, given: Collection[str], *, tls: bool) -> No
 
 def _request(message: LeasedMessage, source: str) -> bytes:
     """The request that sends this message alone. Raises `PermanentError`."""
-    headers = own_headers(message) if message.headers != {} else {}
+    headers = own_headers(message)
     names = attributes(message, source)
     request = DeliverRequest()
     try:

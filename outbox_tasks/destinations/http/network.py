@@ -15,9 +15,6 @@ import httpx
 from outbox_tasks.destinations.common.public_internet import is_public
 from outbox_tasks.errors import OutageError
 
-KEEP_ALIVE = 5.0
-"""Seconds for which an idle connection may be used again. Servers close idle connections too."""
-
 
 class Background:
     """An event loop in a thread of its own, so that `publish` may be called from any thread, or from another loop."""
@@ -48,7 +45,7 @@ class Connections(list[httpcore.AsyncConnectionPool]):
     def __init__(self, url: httpx.URL, count: int, *, private: bool) -> None:
         options: Any = {
             "ssl_context": httpx.create_ssl_context() if url.scheme == "https" else None,
-            "keepalive_expiry": KEEP_ALIVE,
+            "keepalive_expiry": 5.0,  # seconds; servers close idle connections too
             "network_backend": Network(private=private),
         }
         super().__init__(httpcore.AsyncConnectionPool(max_connections=1, **options) for _ in range(count))

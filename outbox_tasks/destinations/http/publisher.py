@@ -63,12 +63,14 @@ RESERVED = re.compile(
 NAME, VALUE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 UNENCODED = "".join(map(chr, range(0x21, 0x7F))).translate({ord(c): None for c in '"%'})
 """Characters that the CloudEvents binding does not encode in a header, §3.1.3.2."""
-BODY_BYTES, BODY_SECONDS, BODY_SHOWN = 16_384, 1.0, 200
-"""How much of an answer's body is read, for how long, and how much of that is quoted."""
-LEEWAY = 0.95
+BODY_BYTES = 16_384
+"""So much of an answer's body is read."""
+BODY_SECONDS = 1.0
+"""And for so long."""
+REQUESTS_SHARE = 0.95
 """The part of `send_timeout` for the requests; the rest is for closing what is open by then."""
-GRACE = 1.0
-"""Seconds after which we no longer wait for the loop: somebody has closed it at the same time."""
+LOOP_SECONDS = 1.0
+"""How much later than that we stop waiting for the loop: somebody has closed it at the same time."""
 
 Connection = httpcore.AsyncConnectionPool
 
@@ -125,14 +127,14 @@ class HttpPublisher:
             runs = _runs(messages)
             longer = self._longer if len(runs) < len(messages) else 0.0
             sends = _Sends(requests, outcomes, deque(runs), longer)
-            self._background.get().run(self._send_all(sends), longer + self._timeout + GRACE)
+            self._background.get().run(self._send_all(sends), longer + self._timeout + LOOP_SECONDS)
         return [outcomes.get(place) or Outcome.behind() for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections."""
         background = self._background.take()
         if background is not None:
-            background.run(self._connections.get().aclose(), GRACE)
+            background.run(self._connections.get().aclose(), LOOP_SECONDS)
             background.stop()
 
     def _request(self, message: LeasedMessage) -> _Request:
@@ -154,12 +156,12 @@ class HttpPublisher:
         connections = self._connections.get()[: len(sends.waiting)]
         workers = [asyncio.create_task(self._work(connection, sends)) for connection in connections]
         try:
-            ended, late = await asyncio.wait(workers, timeout=sends.longer + self._timeout * LEEWAY)
+            ended, late = await asyncio.wait(workers, timeout=sends.longer + self._timeout * REQUESTS_SHARE)
         finally:
             for worker in workers:
                 worker.cancel()
         if late:
-            await asyncio.wait(late, timeout=self._timeout * (1 - LEEWAY))
+            await asyncio.wait(late, timeout=self._timeout * (1 - REQUESTS_SHARE))
         unreachable = next((outcome for worker in ended if (outcome := worker.result())), None)
         answered = any(outcome.result is Result.SENT for outcome in sends.outcomes.values())
         no_time = Outcome.behind() if answered else Outcome.outage("timeout", "there was no time left to send it")
@@ -175,7 +177,7 @@ class HttpPublisher:
             if request := sends.requests.get(place):
                 outcomes[place] = IN_FLIGHT  # stays, if the time is up during the send
                 try:
-                    async with asyncio.timeout(self._timeout * LEEWAY):
+                    async with asyncio.timeout(self._timeout * REQUESTS_SHARE):
                         await self._send(connection, place, request, outcomes)
                 except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
                     outcomes[place] = self._failed(error)
@@ -225,7 +227,7 @@ class HttpPublisher:
         for secret in self._options.hidden:
             text = text.replace(secret, "***")
         printable = "".join(c if c.isprintable() else " " for c in text)
-        return " ".join(printable.split())[:BODY_SHOWN]
+        return " ".join(printable.split())[:200]
 
 
 def _runs(messages: Sequence[LeasedMessage]) -> Collection[deque[int]]:

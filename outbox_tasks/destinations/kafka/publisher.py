@@ -111,7 +111,7 @@ class KafkaPublisher:
     def _record(self, message: LeasedMessage) -> Record:
         ours = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
         ours |= {"ce_specversion": "1.0", "content-type": message.content_type}
-        own = own_headers(message) if message.headers != {} else {}
+        own = own_headers(message)
         "".join(
             (*own, *own.values(), *ours.values())
         ).encode()  # here it is one's fault; in `produce`, all would suffer

@@ -47,12 +47,10 @@ LOST = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL}
 """The producer threw the message away without an answer. The broker may have it, even if it was still in the queue:
 that may have been its second try."""
 
-SLICE = 0.1
-"""Seconds between two looks at the clock and at what went wrong."""
-PATIENCE = 2.0
-"""Seconds that all brokers may be down before a send is given up."""
-PURGING = 0.2
-"""Seconds at most to hear what a purge has thrown away."""
+SLICE_SECONDS = 0.1
+"""Between two looks at the clock and at what went wrong."""
+PURGE_SECONDS = 0.2
+"""At most, to hear what a purge has thrown away."""
 
 Record = dict[str, Any]
 """A message as the keywords of `Producer.produce`."""
@@ -101,7 +99,7 @@ class Session:
         if len(self._producer):
             self.troubled = True
             self._producer.purge(blocking=False)  # a thread may be busy with a name server: don't wait for it
-            self._wait(time.monotonic() + PURGING)
+            self._wait(time.monotonic() + PURGE_SECONDS)
         refused = any(report is not None and report.code() in REFUSED for report in reports.values())
         self.troubled = (
             self.troubled or any(report is not None for report in reports.values()) or self._fatal is not None
@@ -145,15 +143,15 @@ class Session:
             except BufferError:
                 if time.monotonic() > deadline:
                     raise
-                self._serve(SLICE)
+                self._serve(SLICE_SECONDS)
 
     def _wait(self, deadline: float) -> None:
         """Wait until each message has its report, or until waiting makes no sense."""
-        while (now := time.monotonic()) < deadline and self._serve(min(SLICE, deadline - now)):
+        while (now := time.monotonic()) < deadline and self._serve(min(SLICE_SECONDS, deadline - now)):
             if self._fatal is not None:
-                deadline = min(deadline, now + PURGING)  # for the reports of what was on its way
+                deadline = min(deadline, now + PURGE_SECONDS)  # for the reports of what was on its way
             elif any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in self._errors):
-                deadline = min(deadline, now + PATIENCE)
+                deadline = min(deadline, now + 2.0)  # seconds that all brokers may be down
 
     def _serve(self, seconds: float) -> int:
         """Have reports and errors brought to us; returns how many messages are without a report."""

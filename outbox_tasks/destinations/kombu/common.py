@@ -74,11 +74,6 @@ TEXT = re.compile(r"(text/[^;]+|application/(json|xml|[^;]+\+(json|xml)))(; *cha
 UNWRITABLE = (struct.error, ValueError, amqp.FrameSyntaxError)
 """What py-amqp raises, before it writes, for what AMQP can't express, such as a header's name of 300 bytes."""
 
-ALONE = 64 * 1024
-"""Bytes. A payload above this is sent by itself. If it is over the broker's limit, the broker closes the channel and
-never tells which of the messages before it have arrived."""
-
-
 UNROUTABLE = Outcome.retry("unroutable", "no queue takes what is sent to this exchange with this routing key")
 
 
@@ -134,10 +129,11 @@ def _known(error: BaseException, text: str) -> tuple[Result, str] | None:
 
 
 def batches(entries: Sequence[Entry]) -> Iterator[list[int]]:
-    """The numbers of the entries that are sent together: neighbours, but a large one alone."""
+    """The numbers of the entries that are sent together: neighbours, but one above 64 KiB alone. If it is over the
+    broker's limit, the broker closes the channel, and never tells which of the messages before it have arrived."""
     together: list[int] = []
     for number, entry in enumerate(entries):
-        if len(entry.body) > ALONE:
+        if len(entry.body) > 65_536:
             yield from ([together] if together else [])
             together = []
             yield [number]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,8 +27,6 @@ from outbox_tasks.destinations.kombu.common import (
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-
-log = logging.getLogger(__name__)
 
 
 class RabbitSender:
@@ -119,7 +116,6 @@ class RabbitSender:
         self._channel.confirm_select()
         self._tag = 0
         self._pending = {}
-        self._returned = set()
         nacked = Outcome.retry("nacked", "the broker did not take it, as a full queue does")
         events = self._channel.events
         events["basic_ack"] = {partial(self._answered, Outcome.sent())}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,15 +11,11 @@ from typing import Any
 from kombu import Connection, Exchange, Producer
 
 from outbox_tasks.destinations.kombu.common import Entry, database, outcome_of, parts_of, tls_of
-from outbox_tasks.errors import NotInstalled
-from outbox_tasks.internals import azure_transport
+from outbox_tasks.destinations.kombu.internals import azure_transport
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import UNEXPRESSED, unexpressed
-
-log = logging.getLogger(__name__)
-
 
 NO_QUEUE = (
     "it must name a queue, as redis://localhost:6379/1/orders does. A stream is "
@@ -40,7 +34,7 @@ class VirtualSender:
         # kombu would wait and try again. Instead, what fails goes back to the table.
         ours: dict[str, Any] = {"max_retries": 0}
         if destination.scheme == "azurestoragequeues":
-            transport: Any = _azure(destination, half)
+            transport: Any = azure_transport(half)
             transport.parse_uri(url)  # raises `ValueError`
             self._queue = options.get("queue") or destination.name
         else:
@@ -104,12 +98,15 @@ class VirtualSender:
         return self._producer
 
     def _sent(self, producer: Producer, entry: Entry) -> Outcome:
-        """Send one. Raises an outage, because the next ones would meet it too."""
+        """Send one. Raises what the next ones would meet too: an outage, a time limit."""
         try:
             self._publish(producer, entry)
+        except UNEXPRESSED as error:
+            return unexpressed(error)
         except Exception as error:
             outcome = outcome_of(error)
-            if outcome.result is Result.OUTAGE:
+            about_this_one = hasattr(error, "status_code") and outcome.result is not Result.OUTAGE
+            if not about_this_one:
                 raise
             return outcome
         return Outcome.sent()
@@ -137,13 +134,3 @@ class VirtualSender:
             message_id=entry.id,
             timestamp=entry.timestamp,
         )
-
-
-def _azure(destination: Destination, timeout: float) -> Any:
-    try:
-        azure = importlib.import_module("kombu.transport.azurestoragequeues")
-        client = importlib.import_module("azure.storage.queue").QueueServiceClient
-    except ModuleNotFoundError as error:
-        what, packages = f"Destination {destination.name!r}", f"'outbox-tasks[{destination.scheme}]'"
-        raise NotInstalled(what=what, missing=error.name, packages=packages) from error
-    return azure_transport(azure, client, timeout)

@@ -56,14 +56,10 @@ TROUBLE: tuple[tuple[type[Exception], str], ...] = (
 """What the client raises → the code of an outage."""
 
 
-IDLE = 30.0
-"""Seconds after which an idle connection is replaced: nobody sends pings while nothing is published."""
-LONGEST = 65_535
-"""Bytes of a text of MQTT."""
-
-ALONE = 65_536
-"""Bytes. A larger message is sent while no other is on its way: if the server closes the connection over it, no other
-message is in doubt."""
+IDLE_SECONDS = 30.0
+"""After so long an idle connection is replaced: nobody sends pings while nothing is published."""
+TEXT_BYTES = 65_535
+"""The longest text of MQTT, and the most messages without an acknowledgement."""
 
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux has it."""
@@ -118,7 +114,7 @@ class Link:
         """Connect, and wait until the server has accepted us."""
         remaining = deadline - time.monotonic()
         self.client.connect_timeout = max(0.01, remaining / 2)
-        self.client.connect(host, port, keepalive=math.ceil(IDLE + remaining), clean_start=True)
+        self.client.connect(host, port, keepalive=math.ceil(IDLE_SECONDS + remaining), clean_start=True)
         self._work(lambda: self._welcome, deadline)
 
     def lives(self) -> bool:
@@ -126,7 +122,7 @@ class Link:
         with suppress(OSError):
             while self._ready(0.0):
                 self.client.loop_read()
-        return self.client.socket() is not None and time.monotonic() - self._used < IDLE
+        return self.client.socket() is not None and time.monotonic() - self._used < IDLE_SECONDS
 
     def send(
         self,
@@ -138,8 +134,9 @@ class Link:
         *,
         one_by_one: bool,
     ) -> None:
-        """Publish all; `outcomes` fills as the answers come."""
-        window: int = 1 if one_by_one else getattr(self._greeting, "ReceiveMaximum", LONGEST)
+        """Publish all; `outcomes` fills as the answers come. A message above 64 KiB is sent while no other is on its
+        way: if the server closes the connection over it, no other message is in doubt."""
+        window: int = 1 if one_by_one else getattr(self._greeting, "ReceiveMaximum", TEXT_BYTES)
         largest: int = getattr(self._greeting, "MaximumPacketSize", sys.maxsize)
         waiting: dict[int, int] = {}
         alone, before = False, -1
@@ -154,14 +151,14 @@ class Link:
                 if size > largest:  # the server would close the connection
                     outcomes[index] = Outcome.dead("too_large", f"{size} bytes; the server takes {largest}")
                     continue
-                limit = 1 if alone or size > ALONE else window
+                limit = 1 if alone or size > 65_536 else window
                 while len(waiting) >= limit:
                     self._work(lambda: bool(self.client.answers), deadline, several=len(waiting) > 1)
                     settle()
                 if alone and outcomes[before].result is Result.DEAD:
                     # The server may be about to close the connection: no other message should be in doubt.
                     raise OutageError("the server refused a large message", code="connection")
-                alone, before = size > ALONE, index
+                alone, before = size > 65_536, index
                 waiting[self.client.publish(topic, payload, 1, retain, properties).mid] = index
             self._work(lambda: len(self.client.answers) == len(waiting), deadline, several=len(waiting) > 1)
         except (OutageError, OSError) as error:

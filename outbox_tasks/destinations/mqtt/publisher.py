@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from outbox_tasks.destinations.common import options
-from outbox_tasks.destinations.mqtt.link import LONGEST, Link, Packed, code_of
+from outbox_tasks.destinations.mqtt.link import TEXT_BYTES, Link, Packed, code_of
 from outbox_tasks.errors import OutageError, PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.settings import Settings
@@ -45,7 +45,7 @@ class MqttPublisher:
         self.topic = unquote(parts.path.removeprefix("/")) or destination.name
         self._retain = options.read(destination, OPTIONS).get("retain", False)
         wildcards = re.search(r"[+#]", self.topic) or "#" in destination.url
-        too_long = len(self.topic.encode()) > LONGEST
+        too_long = len(self.topic.encode()) > TEXT_BYTES
         options.check(
             destination,
             (self._host, "it must name a host, as in mqtt://localhost:1883/shop/orders"),
@@ -107,9 +107,8 @@ class MqttPublisher:
 
     def _properties(self, message: LeasedMessage) -> Packed:
         pairs = [("specversion", "1.0"), *attributes(message, self._source).items()]
-        if message.headers != {}:
-            pairs += [(f"h_{name}", value) for name, value in own_headers(message).items()]
+        pairs += [(f"h_{name}", value) for name, value in own_headers(message).items()]
         for text in (message.content_type, *(text for pair in pairs for text in pair)):
-            if FORBIDDEN.search(text) or (len(text) > LONGEST // 4 and len(text.encode()) > LONGEST):
+            if FORBIDDEN.search(text) or (len(text) > TEXT_BYTES // 4 and len(text.encode()) > TEXT_BYTES):
                 raise PermanentError(f"{text[:40]!r}… can't be a text of MQTT", code="bad_headers")
         return Packed(message.content_type, pairs)

@@ -1,22 +1,22 @@
-"""A connection to NATS, and what a stream's answers mean, for `nats_jetstream`."""
+"""A connection to NATS, and what a stream's answers mean."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import AuthorizationError, ConnectionClosedError, Error, NoServersError
+from nats.js.errors import APIError, NoStreamResponseError
 
 from outbox_tasks.destinations.nats.internals import asks_for_tls
 from outbox_tasks.model import Outcome
 
 T = TypeVar("T")
+
 Entry = tuple[str, bytes, dict[str, str]]
 """Subject, payload and headers."""
 
@@ -47,12 +47,11 @@ REFUSALS: dict[int, tuple[Callable[[str, str], Outcome], str]] = {
 }
 """JetStream's error numbers → outcome and code. Others: an outage if the status is 503, else worth a retry."""
 
-IDLE = 1.0
-"""Seconds after which an idle connection is tried before it is used: while the loop does not run, nobody notices its
+TRUSTED_SECONDS = 1.0
+"""A connection that was idle for longer is tried before it is used: while the loop does not run, nobody notices its
 end."""
-CLOSING = 0.1
-"""Seconds for closing: a server that does not answer must not hold us up."""
-OVERHEAD = len(b"NATS/1.0\r\n\r\n")
+CLOSING_SECONDS = 0.1
+"""A server that does not answer must not hold us up."""
 
 
 class Link:
@@ -65,13 +64,10 @@ class Link:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._client = Client()
+        self._stream = self._client.jetstream()
         self._used = 0.0
-        self._inbox = ""
-        self._serial = 0
-        self._waiting: dict[str, int] = {}
-        self._outcomes: dict[int, Outcome] = {}
         self._over = asyncio.Event()
-        """Set when all answers have come, or no more can come."""
+        """Set when no more answers can come."""
         self._lost: Exception | None = None
         self._error: Exception | None = None
 
@@ -79,6 +75,7 @@ class Link:
         """Run it until the deadline. Not by `wait_for`: that waits for cancelled work, and the client swallows some
         cancellations."""
         task = self._loop.create_task(work)
+        task.add_done_callback(_heard)
         self._loop.run_until_complete(asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic())))
         if not task.done():
             task.cancel()
@@ -87,7 +84,7 @@ class Link:
         return task.result()
 
     async def connect(self, options: Mapping[str, Any], patience: float) -> None:
-        """Connect to one of the servers, and listen for acknowledgements."""
+        """Connect to one of the servers."""
         options = dict(options)
         if options.get("tls"):
             # The client speaks TLS only if the server asks for it. So check that before the password is sent.
@@ -108,59 +105,68 @@ class Link:
             raise self._error or error from error
         if options.get("tls"):
             self._secured("")()
-        self._inbox = self._client.new_inbox()
-        await self._client.subscribe(f"{self._inbox}.*", cb=self._on_answer)
 
     def lives(self, deadline: float) -> bool:
         """Whether the connection still answers; one that was used a moment ago is not asked."""
-        if time.monotonic() - self._used < IDLE:
+        if time.monotonic() - self._used < TRUSTED_SECONDS:
             return not self._client.is_closed
         patience = (deadline - time.monotonic()) / 4
         try:
-            return self.run(self._answers(patience), deadline)
+            self.run(self._unless_over(self._client.flush(patience)), deadline)  # type: ignore[arg-type] # as above
         except (Error, OSError):
             return False
+        return True
 
-    async def _answers(self, patience: float) -> bool:
-        self._over.clear()
-        ping = self._client.flush(patience)  # type: ignore[arg-type] # as above
-        tasks = {self._loop.create_task(ping), self._loop.create_task(self._over.wait())}
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        return self._lost is None and not any(task.exception() for task in done)
+    async def send(self, entries: Mapping[int, Entry], outcomes: dict[int, Outcome], patience: float) -> None:
+        """Publish all; `outcomes` fills as the acknowledgements come."""
 
-    async def send(self, entries: Mapping[int, Entry], outcomes: dict[int, Outcome]) -> None:
-        """Publish all; `outcomes` fills as the answers come."""
-        self._over.clear()
-        self._outcomes = outcomes
-        self._waiting = {}
-        fitting: list[tuple[str, Entry]] = []
-        for index, entry in entries.items():
-            size = _size(entry)
-            if size > self._client.max_payload:  # the server would close the connection
-                outcomes[index] = Outcome.dead("too_large", f"{size} bytes; max_payload is {self._client.max_payload}")
-                continue
-            self._serial += 1
-            self._waiting[str(self._serial)] = index
-            fitting.append((str(self._serial), entry))
-        for token, (subject, payload, headers) in fitting:
-            await self._client.publish(subject, payload, f"{self._inbox}.{token}", headers)
-        if self._waiting:
-            await self._over.wait()
-        if self._waiting and self._lost is not None:
-            raise self._lost
+        async def send_one(index: int, entry: Entry) -> None:
+            outcomes[index] = await self._acknowledged(entry, patience)
+
+        await self._unless_over(asyncio.gather(*(send_one(index, entry) for index, entry in entries.items())))
+
+    async def _unless_over(self, work: Awaitable[object]) -> None:
+        """Wait for the work, or until no more answers can come. Raises what either of them raises."""
+        working = asyncio.ensure_future(work)
+        working.add_done_callback(_heard)
+        over = asyncio.ensure_future(self._over.wait())
+        try:
+            await asyncio.wait({working, over}, return_when=asyncio.FIRST_COMPLETED)
+            if self._lost is not None:
+                raise self._lost
+            await working
+        finally:
+            working.cancel()
+            over.cancel()
+
+    async def _acknowledged(self, entry: Entry, patience: float) -> Outcome:
+        """Publish one message, and wait for the stream's answer."""
+        subject, payload, headers = entry
+        size = _size(entry)
+        if size > self._client.max_payload:  # the server would close the connection
+            return Outcome.dead("too_large", f"{size} bytes; max_payload is {self._client.max_payload}")
+        try:
+            await self._stream.publish(subject, payload, patience, headers=headers)
+        except NoStreamResponseError:
+            return Outcome.outage("unroutable", "no stream takes this subject, or JetStream is not available")
+        except APIError as error:
+            other = (Outcome.outage, "unavailable") if error.code == 503 else (Outcome.retry, "refused")
+            make, code = REFUSALS.get(error.err_code or 0, other)
+            return make(code, f"{error.description} ({error.err_code})")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return Outcome.retry("bad_answer", "somebody who is not a stream has answered")
+        return Outcome.sent()
 
     def close(self) -> None:
         """Close the connection and the loop, in a moment, whatever the server does."""
         try:
             closing = self._loop.create_task(self._client.close())
-            self._loop.run_until_complete(asyncio.wait({closing}, timeout=CLOSING))
+            self._loop.run_until_complete(asyncio.wait({closing}, timeout=CLOSING_SECONDS))
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
             if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSING))
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSING_SECONDS))
         finally:
             self._loop.close()
 
@@ -171,13 +177,6 @@ class Link:
             return secret
 
         return value_if_secure
-
-    async def _on_answer(self, answer: Msg) -> None:
-        index = self._waiting.pop(answer.subject.rpartition(".")[2], None)
-        if index is not None:
-            self._outcomes[index] = _outcome(answer)
-        if not self._waiting:
-            self._over.set()
 
     async def _on_error(self, error: Exception) -> None:
         self._error = error
@@ -192,20 +191,10 @@ class Link:
         self._over.set()
 
 
-def _outcome(answer: Msg) -> Outcome:
-    """What an answer means."""
-    if answer.headers and answer.headers.get("Status") == "503":
-        return Outcome.outage("unroutable", "no stream takes this subject, or JetStream is not available")
-    try:
-        reply = json.loads(answer.data)
-        if "error" not in reply and "stream" in reply and "seq" in reply:
-            return Outcome.sent()
-        error = reply["error"]
-        number, status, text = error.get("err_code"), error["code"], f"{error.get('description')}"
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return Outcome.retry("bad_answer", "somebody who is not a stream has answered")
-    make, code = REFUSALS.get(number, (Outcome.outage, "unavailable") if status == 503 else (Outcome.retry, "refused"))
-    return make(code, f"{text} ({number})")
+def _heard(work: asyncio.Future[Any]) -> None:
+    """Take the exception of work that was given up, or asyncio complains that nobody did."""
+    if not work.cancelled():
+        work.exception()
 
 
 def code_of(error: Exception) -> str:
@@ -219,4 +208,8 @@ def code_of(error: Exception) -> str:
 def _size(entry: Entry) -> int:
     """Bytes as the server counts them against `max_payload`: headers too."""
     _, payload, headers = entry
-    return OVERHEAD + len(payload) + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    return (
+        len(b"NATS/1.0\r\n\r\n")
+        + len(payload)
+        + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    )

@@ -52,7 +52,7 @@ class NatsPublisher:
         failed = None
         try:
             link = self._connected(deadline)
-            link.run(link.send(entries, outcomes), deadline)
+            link.run(link.send(entries, outcomes, self._timeout), deadline)
         except (Error, OSError) as error:
             self.close()
             failed = Outcome.outage(code_of(error), str(error) or type(error).__name__)
@@ -83,9 +83,7 @@ class NatsPublisher:
         headers["ce-specversion"] = "1.0"
         headers["ce-datacontenttype"] = quote(message.content_type, UNCODED)
         headers["Nats-Msg-Id"] = message.id
-        if message.headers != {}:
-            headers |= _own(message)
-        return subject, message.payload, headers
+        return subject, message.payload, headers | _own(message)
 
 
 def _own(message: LeasedMessage) -> dict[str, str]:

@@ -5,7 +5,6 @@ https://github.com/googleapis/google-cloudevents/blob/main/docs/spec/pubsub.md
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from google.pubsub_v1.types import PublishRequest
@@ -16,11 +15,6 @@ from outbox_tasks.wire.cloudevents import attributes, own_headers
 
 REQUEST = PublishRequest.pb()
 """Google's plain protobuf message. Its wrapper class would take longer than everything else here."""
-
-# https://cloud.google.com/pubsub/quotas#resource_limits
-ATTRIBUTES, NAME, VALUE = 100, 256, 1024
-"""The most attributes of a message, and bytes of a name and of a value. If one message has more, Google refuses the
-whole request."""
 
 
 class Entry(NamedTuple):
@@ -49,9 +43,7 @@ def _attributes(message: LeasedMessage, source: str) -> dict[str, str]:
     values["ce-specversion"] = "1.0"
     # The binding's text uses one name; its examples and the SDKs use the other.
     values["content-type"] = values["ce-datacontenttype"] = message.content_type
-    if message.headers != {}:
-        values |= {_free(name): value for name, value in own_headers(message).items()}
-    _check(values)
+    values |= {_free(name): value for name, value in own_headers(message).items()}
     return values
 
 
@@ -59,22 +51,3 @@ def _free(name: str) -> str:
     """A header's name. It gets the prefix `h_` if Google or a reader would act upon it."""
     taken = name.lower().startswith(("ce-", "goog")) or name.lower() == "content-type"
     return f"h_{name}" if taken else name
-
-
-def _check(values: Mapping[str, str]) -> None:
-    if len(values) > ATTRIBUTES:
-        raise PermanentError(f"{len(values)} attributes; Pub/Sub takes {ATTRIBUTES}", code="bad_attributes")
-    for name, value in values.items():
-        if not name or _longer(name, NAME):
-            raise PermanentError(
-                f"the attribute {name[:40]!r} has a name of other than 1 to {NAME} bytes", code="bad_attributes"
-            )
-        if _longer(value, VALUE):
-            raise PermanentError(
-                f"the attribute {name!r} has {len(value.encode())} bytes; Pub/Sub takes {VALUE}", code="bad_attributes"
-            )
-
-
-def _longer(text: str, most: int) -> bool:
-    """Whether it has more bytes than `most`; a character has four of them at most."""
-    return len(text) > most // 4 and len(text.encode()) > most

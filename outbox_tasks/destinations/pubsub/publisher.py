@@ -30,10 +30,6 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import encoded
 
 PUBLISH = "/google.pubsub.v1.Publisher/Publish"
-MESSAGES, BYTES = 1000, 10_000_000
-"""The most that a request may carry. A larger message goes alone, and Google decides whether it is too large."""
-CALLS = 100
-"""Requests under way at once."""
 
 UNCONFIRMED = Outcome.retry("unconfirmed", "the answer does not have an id for each message")
 Call = list[Entry]
@@ -64,11 +60,14 @@ class PubSubPublisher:
         self._own = PerProcess(Connection)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """One request for all that may be together. A request that is refused because of a message is halved until
-        that message is found. An outage holds for all that is still to be sent."""
+        """One request for each key. A request that is refused because of a message is halved until that message is
+        found. An outage holds for all that is still to be sent."""
         deadline = time.monotonic() + self._timeout
         made, outcomes = encoded(messages, lambda one: entry(one, self._source, ordered=self._address.ordered))
-        calls = self._calls([one._replace(place=place) for place, one in made.items()])
+        by_key: dict[str, Call] = {}
+        for place, one in made.items():
+            by_key.setdefault(one.key, []).append(one._replace(place=place))
+        calls = list(by_key.values())
         try:
             if calls:
                 self._connect(deadline)
@@ -87,29 +86,13 @@ class PubSubPublisher:
         if own is not None and own.channel is not None:
             own.channel.close()
 
-    def _calls(self, entries: Sequence[Entry]) -> list[Call]:
-        """The messages in requests, each with one ordering key."""
-        calls: list[Call] = []
-        open_calls: dict[str, Call] = {}
-        sizes: dict[str, int] = {}
-        for one in entries:
-            size = sizes.get(one.key, 0) + len(one.body)
-            call = open_calls.get(one.key)
-            if call is None or len(call) == MESSAGES or size > BYTES:
-                call = open_calls[one.key] = []
-                calls.append(call)
-                size = len(self._head) + len(one.body)
-            call.append(one)
-            sizes[one.key] = size
-        return calls
-
     def _send(self, calls: Sequence[Call], outcomes: dict[int, Outcome], deadline: float) -> None:
-        """Send all requests, several at a time. An outage ends this: more requests would be pointless."""
+        """Send all requests side by side. An outage ends this: more requests would be pointless."""
         waiting, under_way, answers = deque(calls), dict[Any, Call](), SimpleQueue[Any]()
         ended: Outcome | None = None
         lost = False
         while under_way or (waiting and ended is None):
-            while waiting and ended is None and len(under_way) < CALLS:
+            while waiting and ended is None:
                 call = waiting.popleft()
                 answer = self._ask(call, deadline, alone=not waiting and not under_way)
                 under_way[answer] = call

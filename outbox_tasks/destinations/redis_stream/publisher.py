@@ -40,9 +40,6 @@ return {sent}"""
 """Runs commands, each given as the number of its texts and these. Answers how many Redis has run before one that it
 refuses, and the refusal."""
 
-MOST_TEXTS = 2_000
-"""In an entry of a script: Lua can hand on only so many at once."""
-
 
 class RedisStreamPublisher:
     """Appends to one stream. Sent means that Redis has answered with the entry's id."""
@@ -108,7 +105,7 @@ class RedisStreamPublisher:
     def _appended(self, entries: Sequence[Entry], deadline: float) -> list[Any]:
         """How many entries Redis has appended; and its refusal, if that is not all. Where scripts are not allowed, and
         for entries that are too long for them, it takes a round trip for each."""
-        if all(texts <= MOST_TEXTS for texts, _ in entries):
+        if all(texts <= 2_000 for texts, _ in entries):  # Lua can hand on no more than these at once
             length = 4 + sum(1 + self._length + texts for texts, _ in entries)
             commands = [_bulk(str(self._length + texts)) + self._head + fields for texts, fields in entries]
             script = b"*%d\r\n%b%b" % (length, self._script, b"".join(commands))
@@ -150,8 +147,7 @@ class RedisStreamPublisher:
 
     def _entry(self, message: LeasedMessage) -> Entry:
         fields = [_ce_name(name) + _bulk(value) for name, value in attributes(message, self._source).items()]
-        if message.headers != {}:
-            fields += [_bulk(f"h_{name}") + _bulk(value) for name, value in own_headers(message).items()]
+        fields += [_bulk(f"h_{name}") + _bulk(value) for name, value in own_headers(message).items()]
         payload = b"$%d\r\n%b\r\n" % (len(message.payload), message.payload)
         fields += [CONTENT_TYPE + _bulk(message.content_type), DATA + payload]
         return 2 * len(fields), b"".join(fields)

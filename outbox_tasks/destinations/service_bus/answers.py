@@ -48,8 +48,6 @@ STATUSES = {
 TRANSIENT = ("detached", "internal_error", "throttled", "timeout")
 """Codes that say nothing about the contents of a batch."""
 
-BUSY = 10.0
-"""Seconds for which a busy service asks to be left alone."""
 SESSIONS = re.compile(r"session", re.IGNORECASE)
 """Found in the error for a message without the session that it needs. A batch with several sessions may get the same
 error."""
@@ -90,7 +88,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _outcome(result: Result, code: str, error: BaseException) -> Outcome:
     text = " ".join(str(error).split()) or type(error).__name__
-    return Outcome(result, code, text, BUSY if code == "throttled" else None)
+    ten_seconds = 10.0 if code == "throttled" else None  # a busy service asks to be left alone for so long
+    return Outcome(result, code, text, ten_seconds)
 
 
 def _text(condition: Any) -> str:

@@ -25,9 +25,6 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from outbox_tasks.destinations.service_bus.internals import largest_message
 from outbox_tasks.destinations.service_bus.url import Address
 
-ENVELOPE = 8
-"""Bytes that a batch adds to each message."""
-
 
 class Entry(NamedTuple):
     """A message as it is sent, and which of the list it is."""
@@ -124,7 +121,7 @@ class Link:
         batch = ServiceBusMessageBatch(1 << 62)
         empty = batch.size_in_bytes
         batch.add_message(message)
-        size = batch.size_in_bytes - empty - ENVELOPE
+        size = batch.size_in_bytes - empty - 8  # a batch adds these to each message
         return f"{size} bytes; the queue or topic takes {limit}" if 0 < limit < size else None
 
     def send(self, what: ServiceBusMessage | ServiceBusMessageBatch, deadline: float) -> None:

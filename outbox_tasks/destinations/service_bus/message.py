@@ -14,14 +14,12 @@ from outbox_tasks.wire.cloudevents import attributes, own_headers
 PREFIX = "cloudEvents_"
 """The binding also allows a colon at its end. But only this form works unquoted in JMS and in filters of
 subscriptions."""
-LONGEST = 128
-"""Characters of a session's or a partition's name."""
 
 
 def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> ServiceBusMessage:
     """The message as it is sent. Raises `PermanentError`."""
     try:
-        own = own_headers(message) if message.headers != {} else {}
+        own = own_headers(message)
         # Readers take both prefixes: a header of the message's own must not pass for ours.
         texts = {name: value for name, value in own.items() if not name.lower().startswith("cloudevents")}
         texts |= {f"{PREFIX}{name}": value for name, value in attributes(message, source).items()}
@@ -29,7 +27,7 @@ def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> ServiceB
     except UnicodeEncodeError as error:  # found here, it fails this message; found at the send, it would fail the batch
         raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
     group = message.id if message.key is None else message.key
-    if not 0 < len(group) <= LONGEST:
+    if not 0 < len(group) <= 128:  # characters of a session's or a partition's name
         group = hashlib.sha256(group.encode()).hexdigest()
     texts[f"{PREFIX}specversion"] = "1.0"
     properties: Any = texts  # the client declares a narrower type

@@ -22,9 +22,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import encoded
 
-IDLE = 120.0
-"""Seconds after which an idle connection is replaced: the service closes such connections, and the client does not
-notice."""
+IDLE_SECONDS = 120.0
+"""After so long an idle connection is replaced: the service closes such connections, and the client does not notice."""
 LATE = Outcome.outage("timeout", "no answer in time")
 UNSENT = Outcome.retry("timeout", "there was no time left to send it")
 
@@ -99,7 +98,7 @@ class ServiceBusPublisher:
 
     def _connected(self) -> Link:
         link = self._link.get()
-        if time.monotonic() - link.used > IDLE:
+        if time.monotonic() - link.used > IDLE_SECONDS:
             self._link.take()
             link.give_up()  # does not wait for the other side
         return self._link.get()

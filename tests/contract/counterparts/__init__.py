@@ -46,8 +46,8 @@ class Counterpart(ABC):
     """Whether headers may have control characters, such as a tab."""
     largest: ClassVar[int | None] = None
     """Bytes of payload that the server takes; more is permanent, `too_large`. None: no limit that a test can reach."""
-    answers_late: ClassVar[bool] = True
-    """Whether its clients wait for an answer, so that a stopped server is noticed by a timeout."""
+    patience: ClassVar[float] = 1.0
+    """Seconds of a time limit that is long enough for three sends over a new connection."""
 
     def __init__(self) -> None:
         self.place = ""

@@ -7,20 +7,17 @@ import json
 import socket
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from cloudevents.core.bindings.amqp import AMQPMessage, from_binary_event
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.watcher import WatchedDirectory
 from outbox_tasks.model import LeasedMessage
+from tests.certificates import self_signed
 from tests.contract.counterparts import Received
 from tests.contract.own_server import ChildCounterpart
 from tests.contract.servers import amqp, service_bus
@@ -33,6 +30,7 @@ LOGIN = f"{POLICY}:{quote(KEY, safe='')}"
 class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "azureservicebus"
     largest: ClassVar[int | None] = service_bus.LARGEST
+    patience: ClassVar[float] = 3.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,16 +39,15 @@ class Counterpart(ChildCounterpart):
 
     @property
     def files(self) -> Path:
-        """Its key and certificate, at a place that stays when it is stopped: clients know it."""
+        """Its certificate with the key, at a place that stays when it is stopped: clients know it."""
         if self._files is None:
             self._files = WatchedDirectory("azure")
-            for name, pem in zip(("key.pem", "certificate.pem"), certificate(), strict=True):
-                Path(self._files.name, name).write_bytes(pem)
+            self_signed(Path(self._files.name, "certificate.pem"), "localhost")
         return Path(self._files.name)
 
     def launch(self) -> Child:
         ports = map(str, (self.port, self.plain_port, self.control_port))
-        pems = (str(self.files / name) for name in ("certificate.pem", "key.pem"))
+        pems = [str(self.files / "certificate.pem")] * 2  # the key is in the same file
         return Child.start("Service Bus", [sys.executable, "-m", service_bus.__name__, *ports, *pems], cwd=ROOT)
 
     def end(self) -> None:
@@ -103,22 +100,6 @@ class Counterpart(ChildCounterpart):
 
     def received(self) -> list[Received]:
         return [_received(sections) for sections in self.raw()]
-
-
-def certificate() -> tuple[bytes, bytes]:
-    """A key, and a certificate of `localhost` that it has signed itself."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(private, hashes.SHA256())
-    )
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return private.private_bytes(pem, pkcs8, serialization.NoEncryption()), made.public_bytes(pem)
 
 
 def _received(sections: dict[int, Any]) -> Received:

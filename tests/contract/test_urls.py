@@ -1,0 +1,181 @@
+"""What the URLs of destinations may say. One that can't work is refused by its setting, and nothing of it is shown."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+
+from outbox_tasks.destinations import load
+from outbox_tasks.errors import ConfigurationError
+from tests.contract.messages import configured
+
+SERVICE_BUS = "azureservicebus://p:hunter2"
+QUEUES = "amqp://u:hunter2@h"
+
+REFUSED = [
+    ("redis+stream://localhost/0/s?maxlen=many", "maxlen must be a number from 1"),
+    ("redis+stream://localhost/0/s?minlen=5", "Did you mean maxlen? The options of redis+stream:// URLs are maxlen"),
+    ("redis+stream://localhost/0/s?maxlen=5&maxlen=5", "maxlen twice"),
+    ("redis+stream://localhost/stream/more", "/db/stream"),
+    ("redis+stream://localhost/0/s?password=hunter2", "unknown option"),
+    ("redis+stream://:hunter2@localhost:port/0/s", "not a URL"),
+    ("redis+stream://localhost:99999/0/s", "not a URL"),
+    ("redis+stream://[bad/0/s", "not a URL"),
+    ("redis+stream://user:hunter2/x@localhost/0/s", ""),
+    ("celery://host/path", "with options only"),
+    ("celery://?quue=shop&broker=redis://localhost/0", "Did you mean queue?"),
+    ("celery://?accept=jsno&broker=redis://localhost/0", "accept names serializers"),
+    ("celery://?broker=", "broker must be a text that is not empty"),
+    ("celery://?queue=shop", "set broker_url"),
+    ("celery://?broker=nowhere://localhost", "its broker can't be used"),
+    ("grpc://shop.example", "host:port"),
+    ("grpc://:50051", "host:port"),
+    ("grpc://user:hunter2@shop.example:50051", "?token="),
+    ("grpc://shop.example:50051/orders", "host:port"),
+    ("grpc://shop.example:50051?token=hunter2%0aevil", "its option token must be"),
+    ("grpc://shop.example:50051?token=hunter2&max_message_size=0", "max_message_size must be a number"),
+    ("grpc://shop.example:50051?ca_file=/etc/ca.pem", "grpcs://"),
+    ("grpcs://shop.example:50051?cert_file=/etc/cert.pem", "go together"),
+    ("grpc://shop.example:port", "not a URL"),
+    ("https:///hooks", "must have a host"),
+    ("https://shop.example:port/", "must be a URL"),
+    ("https://shop.example/#part", "no fragment"),
+    ("https://shop.example/?outbox_secret=hunter2!", "outbox_secret must be base64"),
+    ("https://shop.example/?outbox_secret=whsec_", "outbox_secret must be base64"),
+    ("https://shop.example/?outbox_private=hunter2", "outbox_private must be allow"),
+    ("https://shop.example/?outbox_concurrency=101", "outbox_concurrency must be a number from 1 to 100"),
+    ("https://shop.example/?outbox_other=hunter2", "unknown option"),
+    ("https://shop.example/?outbox_bearer=hunter2%0A", "a token of ASCII"),
+    ("https://user:hunter2@shop.example/?outbox_bearer=token", "either a user or outbox_bearer"),
+    ("https://user:hun#ter2@shop.example/", ""),
+    ("https://shop.example/?outbox_bearer=hunter2&outbox_bearer=b", "twice"),
+    ("kafka://", "name brokers"),
+    ("kafka://h:port/t", "name brokers"),
+    ("kafka://h,,i/t", "name brokers"),
+    ("kafka://h/a/b", "topic's name"),
+    ("kafka://h/t?librdkafka.acks=0", "can't be changed"),
+    ("kafka://h/t?librdkafka.no.such=1", "No such configuration property"),
+    ("kafka://h/t?compression=hunter2", "Invalid value for configuration property"),
+    ("kafka://u:hunter2@h/t?sasl=NONE", "Unsupported SASL mechanism"),
+    ("kafka://u:hunter2@h/t?tls=true&ca=/no/such/file", "ssl.ca.location"),
+    (f"{QUEUES}/?quue=orders", "Did you mean queue?"),
+    (f"{QUEUES}/?queue=q&routing_key=k", "need an exchange"),
+    (f"{QUEUES}/?exchange=e&declare=maybe", "true or false"),
+    (f"{QUEUES}/?exchange=e&exchange_type=topic", "needs declare=true"),
+    (f"{QUEUES}/?exchange=e&queue=q", "needs declare=true"),
+    (f"{QUEUES}/?exchange_type=topic&declare=true", "need an exchange"),
+    ("azurestoragequeues://no-account?queue=hunter2", ""),
+    ("amqps://u:hunter2@h/?ssl_cert_reqs=perhaps", "required, optional or none"),
+    ("redis://:hunter2@h/orders", "/db/queue"),
+    ("redis://:hunter2@h/0/orders?fanout=f", "either a queue or fanout"),
+    ("redis://:hunter2@h/0/orders?ssl_ca_certs=f", "unknown option"),
+    ("rediss://:hunter2@h:port/0/orders", "not a URL"),
+    *[(url, "must name a queue, as") for url in ("redis://h/1", "redis://h", "rediss://h/1/")],
+    ("mqtt:///orders", "must name a host"),
+    ("mqtt://u:hunter2@h/a/#", "not a topic"),
+    ("mqtt://u:hunter2@h/+/a", "not a topic"),
+    ("mqtt://u:hunter2@h/a%00", "not a topic"),
+    ("mqtt://u:hunter2@h/a?qos=2", "unknown option"),
+    ("mqtt://u:hunter2@h/a?retain=yes", "retain must be true or false"),
+    ("mqtt://u:hunter2@h:port/a", "not a URL"),
+    ("nats:///orders", "must name a host"),
+    *[(f"nats://u:hunter2@h/{path}", "not a subject") for path in ("a.>", "a.*", "a b", "a#b", ".a")],
+    ("nats://u:hunter2@h/a?x=1", "unknown option"),
+    ("nats://u:hunter2@h/a?tls=yes", "tls must be true or false"),
+    ("nats://u:hunter2@h:port/a", "not a URL"),
+    ("pubsub:///orders", "pubsub://project/topic"),
+    ("pubsub://user:hunter2@shop/orders", "?credentials="),
+    ("pubsub://shop/orders#x", "pubsub://project/topic"),
+    *[(f"pubsub://shop/{topic}", "a topic's name") for topic in ("a/b", "go", "google-orders")],
+    ("pubsub://shop/orders?endpoint=https://x/hunter2", "endpoint must be"),
+    ("pubsub://shop/orders?emulator=localhost", "emulator must be"),
+    ("pubsub://shop/orders?emulator=localhost:8085&credentials=/hunter2", "neither endpoint nor"),
+    ('pubsub://shop/orders?credentials={"private_key":"hunter2"}', "the path of"),
+    (f"pubsub://shop/orders?credentials={'hunter2' * 200}", "the path of"),
+    ("azureservicebus:///orders", "NAMESPACE"),
+    (f"{SERVICE_BUS}@shop.example/orders#hunter2", "NAMESPACE"),
+    (f"{SERVICE_BUS}@shop.example/orders?session=hunter2", "The options of azureservicebus://"),
+    (f"{SERVICE_BUS}@shop.example/no%20name", "not the name"),
+    ("azureservicebus://hunter2@shop.example/orders", "go together"),
+    (f"{SERVICE_BUS};EntityPath=x@shop.example/orders", "no semicolons"),
+    (f"{SERVICE_BUS}%0a@shop.example/orders", "no spaces"),
+    ("azureservicebus://localhost/orders?development_emulator=true", "RootManageSharedAccessKey"),
+    (f"{SERVICE_BUS}/x@shop.example/orders", "percent-encoded"),
+    (f"{SERVICE_BUS}@shop.example:port/orders", "percent-encoded"),
+    *[
+        (f"sqs://{rest}", "region/")
+        for rest in (
+            "eu-west-1", "/orders", "eu-west-1/12/orders", "eu-west-1/123456789012/orders/more", "eu-west-1/my orders",
+            "eu-west-1:80/orders", "eu-west-1/orders?session_token=hunter2", "AKIA@eu-west-1/orders",
+            "AKIA:hunter2@eu-west-1:x/orders", "AKIA:hunter2/er2@eu-west-1/orders",
+            "eu-west-1/arn:aws:sqs:us-east-1:123456789012:orders",
+            "eu-west-1/arn:aws:sns:eu-west-1:123456789012:orders",
+        )
+    ],
+    *[
+        (f"sqs://eu-west-1/orders?endpoint={endpoint}", "endpoint must be")
+        for endpoint in ("localhost", "http://me:hunter2@localhost", "http://localhost:port")
+    ],
+    ("sns://eu-west-1/orders", "region/"),
+    ("sns://eu-west-1/arn:aws:sns:eu-west-1:orders", "region/"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "rule"), REFUSED)
+def test_one_that_can_not_work_is_refused_without_its_secrets(url: str, rule: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(*configured(url))
+    assert caught.value.setting == "destinations.orders.url"
+    assert rule in caught.value.rule
+    shown = "".join(traceback.format_exception_only(caught.value))
+    assert not any(secret in shown for secret in ("hunter2", "hun#", "ter2", "AKIA"))
+
+
+@pytest.mark.parametrize(
+    ("url", "attribute", "value"),
+    [
+        ("redis+stream://localhost:1", "stream", "orders"),
+        ("redis+stream://localhost:1/0", "stream", "orders"),
+        ("redis+stream://localhost:1/events", "stream", "events"),
+        ("redis+stream://localhost:1/3/a/b", "stream", "a/b"),
+        ("kafka://h", "topic", "orders"),
+        ("kafka://u:p@h,[::1]:9,i:1/a.b_c-d", "topic", "a.b_c-d"),
+        ("mqtt://localhost", "topic", "orders"),
+        ("mqtt://localhost/shop/a%20b", "topic", "shop/a b"),
+        ("mqtt://localhost//x", "topic", "/x"),
+        ("nats://localhost", "subject", "orders"),
+        ("nats://localhost/shop.events", "subject", "shop.events"),
+        ("amqp://h/", "_sender.get()._key", "orders"),
+        ("grpc://[::1]:50051", "_target", "[::1]:50051"),
+        ("pubsub://shop", "_address.topic", "projects/shop/topics/orders"),
+        ("pubsub://example.com:shop/a%25b", "_address.topic", "projects/example.com:shop/topics/a%b"),
+        ("pubsub://shop/abc?endpoint=[::1]:8443", "_address.endpoint", "[::1]:8443"),
+        ("pubsub://1/abc?endpoint=eu-pubsub.googleapis.com", "_address.endpoint", "eu-pubsub.googleapis.com:443"),
+        ("azureservicebus://p:ab%2Fc%2B=@h/shop.a_2~x", "_address.entity", "shop.a_2~x"),
+        ("azureservicebus://p:ab%2Fc%2B=@h/shop/orders", "_address.key", "ab/c+="),
+        ("azureservicebus://p:k@[::1]:5672/a?development_emulator=true", "_address.place", "[::1]:5672"),
+    ],
+)
+def test_what_one_says(url: str, attribute: str, value: str) -> None:
+    publisher: Any = load(*configured(url))
+    for name in attribute.split("."):
+        publisher = getattr(publisher, name.removesuffix("()"))
+        publisher = publisher() if name.endswith("()") else publisher
+    assert publisher == value
+
+
+@pytest.mark.parametrize("url", ["azureservicebus://p:s3cret@h/orders", "sqs://AKIA:s3cret@eu-west-1/orders"])
+def test_what_is_read_from_it_has_its_secrets_in_no_representation(url: str) -> None:
+    publisher: Any = load(*configured(url))
+    assert "s3cret" not in repr(publisher._address)
+
+
+def test_tls_checks_the_servers_name_and_certificate() -> None:
+    amqps: Any = load(*configured("amqps://u:p@localhost/?ssl_ca_certs=ca.pem"))
+    assert amqps._sender.get()._transport.client.ssl == {
+        "ca_certs": "ca.pem", "cert_reqs": 2, "server_hostname": "localhost"
+    }  # fmt: skip
+    rediss: Any = load(*configured("rediss://localhost/0/q"))
+    assert rediss._sender.get()._connect().ssl == {"ssl_cert_reqs": 2, "ssl_check_hostname": True}

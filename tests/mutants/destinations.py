@@ -1,0 +1,342 @@
+"""Faults in the publishers: what they send, what they make of answers, and what they leave behind for the next send."""
+
+from __future__ import annotations
+
+from tests.mutants import Fault
+
+D = "outbox_tasks/destinations"
+T = "tests/contract"
+EVERY = f"{T}/test_every_publisher.py"
+
+
+def second_round(kind: str, *names: str) -> str:
+    """The tests of one publisher's second round."""
+    return " ".join(f"{EVERY}::TestTheSecondRound::{name}[{kind}]" for name in names)
+
+
+def after_a_time_limit(kind: str) -> str:
+    name = "test_after_a_time_limit_no_answer_of_the_batch_before_counts"
+    return second_round(f"{kind}-celery", name) + " " + second_round(f"{kind}-own", name)
+
+
+FAULTS = [
+    Fault(
+        f"{D}/redis_stream/publisher.py",
+        "except BaseException:  # a time limit too: the next message must",
+        "except RedisError:  # the next message must",
+        after_a_time_limit("redis+stream"),
+        "after a Celery time limit the answers of the batch before count for the next: lost messages are sent",
+    ),
+    Fault(
+        f"{D}/redis_stream/publisher.py",
+        "            connection.disconnect()\n            raise\n        self._answered = True",
+        "            raise\n        self._answered = True",
+        after_a_time_limit("redis+stream"),
+        "after a timeout the answers of the batch before count for the next",
+    ),
+    Fault(
+        f"{D}/redis_stream/publisher.py",
+        "        return refused | sent | dict.fromkeys(_behind(messages, sent), Outcome.behind())",
+        "        return refused | sent",
+        f"{T}/test_redis_stream.py",
+        "what is behind a refused message of its key counts as refused, and spends an attempt",
+    ),
+    Fault(
+        f"{D}/redis_stream/publisher.py",
+        'trim = ["MAXLEN", "~", str(maxlen)] if maxlen else []',
+        "trim: list[str] = []",
+        f"{T}/test_redis_stream.py",
+        "a stream with maxlen grows for ever",
+    ),
+    Fault(
+        f"{D}/kombu/rabbit.py",
+        "        self._returned.clear()\n",
+        "",
+        f"{T}/test_kombu_queue.py::TestRabbit::test_only_the_unroutable_messages_of_a_batch_are_held_back",
+        "a message that came back once is unroutable for ever, also when it was delivered",
+    ),
+    Fault(
+        f"{D}/kombu/rabbit.py",
+        "(0, self._exchange, key, True, False)",
+        "(0, self._exchange, key, False, False)",
+        f"{T}/test_kombu_queue.py::TestRabbit::test_only_the_unroutable_messages_of_a_batch_are_held_back",
+        "without mandatory RabbitMQ drops what no queue takes, and it counts as sent",
+    ),
+    Fault(
+        f"{D}/kombu/rabbit.py",
+        "        self._channel.confirm_select()\n        self._tag = 0\n",
+        "        self._channel.confirm_select()\n",
+        f"{T}/test_kombu_queue.py::TestRabbit::test_a_refused_message_is_the_only_one_that_is_dead",
+        "in a second channel the broker counts from one again, and confirms are given to other messages",
+    ),
+    Fault(
+        f"{D}/kombu/rabbit.py",
+        "            self._drop()  # confirms that nobody has read would count for other messages\n",
+        "",
+        after_a_time_limit("amqp"),
+        "after a Celery time limit late confirms count for the messages of the next batch",
+    ),
+    Fault(
+        f"{D}/kombu/rabbit.py",
+        "            delivery_mode=2,\n",
+        "            delivery_mode=1,\n",
+        f"{T}/test_kombu_queue.py::TestRabbit::test_writes_what_the_binding_of_cloudevents_says",
+        "messages are gone when RabbitMQ restarts",
+    ),
+    Fault(
+        f"{D}/kombu/virtual.py",
+        "            if not about_this_one:\n                raise\n",
+        "            if outcome.result is Result.OUTAGE:\n                raise\n",
+        second_round("azurestoragequeues-celery", "test_after_a_time_limit_no_answer_of_the_batch_before_counts"),
+        "after a Celery time limit it goes on with the next message, past the lease",
+    ),
+    Fault(
+        f"{D}/kombu/virtual.py",
+        'ssl["ssl_check_hostname"] = bool(ssl["ssl_cert_reqs"])',
+        'ssl["ssl_check_hostname"] = False',
+        f"{T}/test_urls.py",
+        "rediss:// takes any certificate that somebody has signed, whatever name is in it",
+    ),
+    Fault(
+        f"{D}/celery_task/publisher.py",
+        "            mandatory=task.mandatory,\n",
+        "",
+        f"{T}/test_celery_task.py::TestRabbitMQ",
+        "a task that must have a queue is dropped by RabbitMQ, and counts as sent",
+    ),
+    Fault(
+        f"{D}/celery_task/publisher.py",
+        "headers |= own_headers(message) | trace_headers(message)",
+        "headers |= own_headers(message)",
+        f"{T}/test_celery_task.py",
+        "tracers of Celery do not find the trace of the writer",
+    ),
+    Fault(
+        f"{D}/celery_task/publisher.py",
+        "    while error is not None:\n",
+        "    if error is not None:\n",
+        f"{EVERY}::TestTrouble::test_a_wrong_password[celery]",
+        "a wrong password of the tasks' broker is told as a connection that failed",
+    ),
+    Fault(
+        f"{D}/kafka/publisher.py",
+        "        except BaseException:  # a time limit, for example: nothing may be sent afterwards\n"
+        "            self.close()\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        f"{T}/test_kafka.py::TestTime {after_a_time_limit('kafka')}",
+        "after a Celery time limit librdkafka goes on, and sends what another worker may have by now",
+    ),
+    Fault(
+        f"{D}/kafka/publisher.py",
+        "        if session.troubled:\n            self.close()\n",
+        "",
+        f"{T}/test_kafka.py",
+        "a producer is used again after a failure, with lost messages in it",
+    ),
+    Fault(
+        f"{D}/kafka/session.py",
+        "        self._errors.clear()\n",
+        "",
+        f"{T}/test_kafka.py {EVERY}::TestTrouble::test_a_server_that_was_restarted_in_the_meantime[kafka]",
+        "what happened while nothing was sent ends the next send too early",
+    ),
+    Fault(
+        f"{D}/mqtt/publisher.py",
+        "            except BaseException:  # such as a time limit: half a packet may be sent\n"
+        "                self._drop()\n                raise\n",
+        "            except BaseException:\n                raise\n",
+        after_a_time_limit("mqtt"),
+        "after a Celery time limit old acknowledgements count for the next messages",
+    ),
+    Fault(
+        f"{D}/mqtt/publisher.py",
+        "link.send(self.topic, self._retain, remaining",
+        "link.send(self.topic, False, remaining",
+        f"{T}/test_mqtt.py",
+        "retain=true retains nothing",
+    ),
+    Fault(
+        f"{D}/mqtt/link.py",
+        "            self.client.tls_set_context(ssl.create_default_context())",
+        "            self.client.tls_set_context(ssl._create_unverified_context())",
+        f"{T}/test_tls.py::TestDestinations",
+        "mqtts:// tells its password to anybody",
+    ),
+    Fault(
+        f"{D}/nats/publisher.py",
+        "        except BaseException:  # such as a time limit: then nobody knows the state of the loop\n"
+        "            self.close()\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        after_a_time_limit("nats"),
+        "after a Celery time limit the connection is used again in the middle of what it did",
+    ),
+    Fault(
+        f"{D}/nats/publisher.py",
+        '        headers["Nats-Msg-Id"] = message.id\n',
+        "",
+        f"{T}/test_nats_jetstream.py",
+        "a stream does not drop repetitions",
+    ),
+    Fault(
+        f"{D}/nats/link.py",
+        "                options[name] = self._secured(options[name])\n",
+        "                pass\n",
+        f"{T}/test_nats_jetstream.py {T}/test_tls.py::TestDestinations",
+        "a server without TLS is told the password, although the URL says tls=true",
+    ),
+    Fault(
+        f"{D}/http/publisher.py",
+        '            headers.append((b"content-length", b"%d" % len(message.payload)))\n',
+        "",
+        f"{T}/test_http_events.py::TestTheRequest",
+        "servers read no body",
+    ),
+    Fault(
+        f"{D}/http/options.py",
+        'login = {basic, url.password or url.username, bearer or "", *secrets}',
+        'login = {url.password or url.username, bearer or "", *secrets}',
+        f"{T}/test_http_events.py::TestTheAnswer",
+        "an endpoint that repeats the request shows the login, in base64, in errors and on the page",
+    ),
+    Fault(
+        f"{D}/http/publisher.py",
+        "            if run and outcomes[place].result in self._passing:\n",
+        "            if run:\n",
+        f"{T}/test_http_events.py::TestKeys",
+        "messages of a key overtake one that failed",
+    ),
+    Fault(
+        f"{D}/http/network.py",
+        "if self._private or is_public(address)]",
+        "]",
+        f"{T}/test_http_events.py::TestAddresses",
+        "a webhook can read what is inside the private network",
+    ),
+    Fault(
+        f"{D}/http/publisher.py",
+        "        for secret in self._options.hidden:\n",
+        "        for secret in self._options.hidden[:1]:\n",
+        f"{T}/test_http_events.py::TestTheAnswer",
+        "of several secrets only one is hidden in an error",
+    ),
+    Fault(
+        f"{D}/grpc/publisher.py",
+        "            if NUMBERED.get(result.code) not in TAKEN or result.id not in answers:\n",
+        "            if result.id not in answers:\n",
+        f"{T}/test_grpc_events.py",
+        "of two answers for one message the first counts, though the other says that it failed",
+    ),
+    Fault(
+        f"{D}/grpc/publisher.py",
+        "                    if code in LOST:\n                        self.close()\n",
+        "",
+        f"{T}/test_grpc_events.py",
+        "a channel that has lost its server is used again, with its backoff",
+    ),
+    Fault(
+        f"{D}/grpc/publisher.py",
+        "            request.headers[message.id].values.update(headers)\n",
+        "            request.headers[message.id].values.update({})\n",
+        f"{EVERY}::TestWhatArrives::test_a_message_with_all_that_belongs_to_it[grpc]",
+        "a message's own headers do not arrive",
+    ),
+    Fault(
+        f"{D}/pubsub/publisher.py",
+        "                waiting.extend((call[: len(call) // 2], call[len(call) // 2 :]))\n",
+        "                waiting.append(call[: len(call) // 2])\n",
+        f"{T}/test_pubsub.py::TestTheStatusOfARequest",
+        "half of the messages of a refused request have no outcome",
+    ),
+    Fault(
+        f"{D}/pubsub/publisher.py",
+        "        except BaseException:  # such as a time limit; nobody waits for the requests under way any more\n"
+        "            self.close()\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        f"{T}/test_pubsub.py {after_a_time_limit('pubsub')}",
+        "after a Celery time limit requests go on that nobody waits for",
+    ),
+    Fault(
+        f"{D}/pubsub/publisher.py",
+        "            self.close()  # the next connection looks for credentials again\n",
+        "            pass\n",
+        f"{T}/test_pubsub.py {T}/test_pubsub_credentials.py::test_a_key_that_was_replaced_is_found",
+        "a key that was replaced is not found until the worker restarts",
+    ),
+    Fault(
+        f"{D}/service_bus/publisher.py",
+        "            if not over or sending.lost:\n",
+        "            if not over:\n",
+        f"{T}/test_service_bus_errors.py",
+        "a link that has lost its connection is used again",
+    ),
+    Fault(
+        f"{D}/service_bus/publisher.py",
+        '        self.cut = self.cut + 1 if outcome.code == "detached" else 0\n',
+        '        self.cut = self.cut + 1 if outcome.code == "detached" else self.cut\n',
+        f"{T}/test_service_bus_errors.py",
+        "two closed links in a batch are an outage, though others between them were sent",
+    ),
+    Fault(
+        f"{D}/service_bus/message.py",
+        "        session_id=group if sessions else None,\n",
+        "        session_id=None,\n",
+        f"{T}/test_service_bus.py::TestSessionsAndPartitions",
+        "queues that need sessions take nothing, and keys have no order",
+    ),
+    Fault(
+        f"{D}/aws/publishers.py",
+        "self.close()  # the client keeps its credentials,",
+        "pass  # the client keeps its credentials,",
+        f"{T}/test_sqs.py",
+        "credentials that were mended are not found until the worker restarts",
+    ),
+    Fault(
+        f"{D}/aws/publishers.py",
+        "        return [refusals.get(str(n), UNCONFIRMED) for n in range(len(batch))]",
+        "        return [refusals.get(str(n), Outcome.sent()) for n in range(len(batch))]",
+        f"{T}/test_sqs.py",
+        "a message that the answer does not mention counts as sent",
+    ),
+    Fault(
+        f"{D}/aws/publishers.py",
+        '"MessageDeduplicationId": message.id}',
+        '"MessageDeduplicationId": message.key or message.id}',
+        f"{T}/test_sqs.py {T}/test_sns.py",
+        "a FIFO queue takes the second message of a key for a copy of the first",
+    ),
+    Fault(
+        f"{D}/aws/message.py",
+        '        values["headers"] = json.dumps(own)\n',
+        '        values["headers"] = json.dumps({})\n',
+        f"{EVERY}::TestWhatArrives::test_a_message_with_all_that_belongs_to_it[sqs] {T}/test_sqs.py",
+        "a message's own headers do not arrive",
+    ),
+    Fault(
+        f"{D}/common/options.py",
+        "        if not least <= int(text) <= most:\n",
+        "        if not least <= int(text) < most:\n",
+        f"{T}/test_http_events.py::TestConnections {T}/test_urls.py",
+        "the largest number that an option may have is refused",
+    ),
+    Fault(
+        f"{D}/common/grpc_status.py",
+        '    StatusCode.UNAUTHENTICATED: (Outcome.outage, "unauthorized"),\n',
+        "",
+        f"{T}/test_pubsub.py::TestTheStatusOfARequest {T}/test_grpc_events.py::TestTheStatusOfACall",
+        "with a wrong password each message spends its attempts and dies",
+    ),
+    Fault(
+        f"{D}/common/public_internet.py",
+        "    return ip.is_global and not ip.is_multicast and not any",
+        "    return ip.is_global and not any",
+        f"{T}/test_http_events.py::TestAddresses",
+        "webhooks go to multicast addresses",
+    ),
+    Fault(
+        f"{D}/__init__.py",
+        "        return destination.claim_check is None and getattr",
+        "        return getattr",
+        "tests/unit/test_claim_check.py tests/integration/test_claim_check.py",
+        "with a claim check several messages of a key are given at once, and one that could not be stored is overtaken",
+    ),
+]
