@@ -17,7 +17,7 @@ In Django, `INSTALLED_APPS = ["outbox_tasks.django", …]` and `manage.py migrat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import Connection
@@ -67,25 +67,14 @@ def upgrade(connection: Connection | DjangoConnection | MockConnection, schema: 
         return True
     run = runner(connection)
     schema = _checked(schema or str(run.scalar("SELECT current_schema()")))
-    place = quoted(schema)
     run.scalar("SELECT pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || :schema, 0))", schema=schema)
     if (encoding := run.scalar("SELECT current_setting('server_encoding')")) != "UTF8":
         raise UnsupportedDatabase(reason=NOT_UTF8.format(encoding))
-    if run.scalar("SELECT to_regclass(:name)::text", name=f"{place}.outbox_versions"):
+    if run.scalar("SELECT to_regclass(:name)::text", name=f"{quoted(schema)}.outbox_versions"):
         _check(run, schema)
         return False
-    if not run.scalar("SELECT to_regnamespace(:name)::text", name=place):
-        run.script(f"CREATE SCHEMA {place}")
-    before = {name: run.scalar("SELECT current_setting(:name)", name=name) for name in (*STYLE, "search_path")}
-    _set(run, STYLE)
-    run.script(re.sub(r":schema\b", lambda _: place, sql.source("schema.sql")))
-    run.script(f"{_note(place)} COMMENT ON TABLE {place}.outbox_versions IS '{VERSION}'")
-    _set(run, before)
+    run.script(script(schema))
     return True
-
-
-def _note(place: str) -> str:
-    return f"INSERT INTO {place}.outbox_versions (version) VALUES ({VERSION});"
 
 
 def _check(run: Runner, schema: str) -> None:
@@ -99,7 +88,8 @@ def _check(run: Runner, schema: str) -> None:
     if version != str(VERSION):
         raise SchemaMismatch(where=where(schema), found=version or "unknown", needed=VERSION)
     if not noted:
-        run.script(f"{_note(place)} SELECT {place}.outbox_day_turn(2)")
+        note = f"INSERT INTO {place}.outbox_versions (version) VALUES ({VERSION});"
+        run.script(f"{note} SELECT {place}.outbox_day_turn(2)")
 
 
 def script(schema: str | None = None) -> str:
@@ -190,12 +180,6 @@ def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool
     """For Alembic's `context.configure(include_name=…)`. It is false for our tables; otherwise autogenerate would drop
     them."""
     return type_ != "table" or name is None or not OURS.fullmatch(name)
-
-
-def _set(run: Runner, settings: Mapping[str, str]) -> None:
-    """Change settings for the rest of the transaction."""
-    for name, value in settings.items():
-        run.scalar("SELECT set_config(:name, :value, true)", name=name, value=value)
 
 
 def _checked(schema: str) -> str:

@@ -11,6 +11,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, inspect
 
+from outbox_tasks import migrations
 from outbox_tasks.archive import days
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.relay.store import Store
@@ -115,3 +116,10 @@ def test_a_script_makes_the_same_tables_and_may_run_twice(
     ours = "\n".join(part for part in ours.split("\n\n") if "alembic_version" not in part)
     place.run(ours)
     assert place.ask(f'SELECT version FROM "{schema or "public"}".outbox_versions') == VERSION
+
+
+@pytest.mark.parametrize("name", ["outbox_inbox_of_shop", "my_outbox_feed", "outbox_messages_archive", None])
+def test_a_table_of_the_application_is_not_overlooked(name: str | None) -> None:
+    assert migrations.include_name(name, "table")
+    assert not migrations.include_name("outbox_messages_3", "table")
+    assert migrations.include_name("outbox_messages_3", "index")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psycopg
@@ -16,10 +14,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.orm import Session
 
 import outbox_tasks
-from outbox_tasks import Message
 from outbox_tasks.outbox import Outbox
 from tests.conftest import Rows
-from tests.integration.sessions import KINDS, driver
 
 OURS = str(Path(outbox_tasks.__file__).parent)
 
@@ -122,34 +118,3 @@ def test_other_errors_stay_as_they_are(
         with pytest.raises(SoftTimeLimitExceeded, match="enough"):
             outbox.publish(session, "order.created", {})
         assert not session.connection().invalidated
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_publish_is_at_most_six_of_our_calls_above_the_cursor(
-    outbox: Outbox, engine: Engine, rows: Rows, kind: str
-) -> None:
-    """Who reads a traceback of the driver, or steps into a publish, is there soon."""
-    depths: list[int] = []
-
-    def look(frame: FrameType | None, what: str, _: object) -> None:
-        if frame is None or what != "call" or frame.f_code.co_name != "execute" or is_ours(frame):
-            return
-        depth = 0
-        while frame is not None:
-            depth += is_ours(frame)
-            frame = frame.f_back
-        depths.append(depth)
-
-    def is_ours(frame: FrameType) -> bool:
-        return frame.f_code.co_filename.startswith(OURS)
-
-    with driver(kind, outbox, engine) as driven:
-        driven.begin()
-        sys.setprofile(look)
-        try:
-            driven.publish(Message("order.created", {}))
-            driven.commit()
-        finally:
-            sys.setprofile(None)
-    assert len(rows.hot()) == 1
-    assert 1 < max(depths) <= 6

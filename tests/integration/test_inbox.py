@@ -72,11 +72,6 @@ class TestFirst:
 
 
 class TestFirstRefuses:
-    @pytest.mark.parametrize("make", [Session, Engine.connect])
-    def test_outside_of_a_transaction(self, inboxes: Inboxes, make: Any) -> None:
-        with make(inboxes.engine) as session, pytest.raises(NotInTransaction):
-            inboxes.billing.first(session, "1")
-
     def test_outside_of_a_django_transaction(self, inboxes: Inboxes) -> None:
         with in_django(inboxes.engine) as connection:
             pass
@@ -84,11 +79,10 @@ class TestFirstRefuses:
             inboxes.billing.first(connection, "1")
         assert inboxes.marks() == []
 
-    @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
     @pytest.mark.parametrize("make", [AsyncSession, AsyncEngine.connect])
-    def test_outside_of_an_async_transaction(self, inboxes: Inboxes, make: Any, driver: str) -> None:
+    def test_outside_of_an_async_transaction(self, inboxes: Inboxes, make: Any) -> None:
         async def take() -> None:
-            async with inboxes.asynchronous(driver) as engine, make(engine) as session:
+            async with inboxes.asynchronous("asyncpg") as engine, make(engine) as session:
                 with pytest.raises(NotInTransaction):
                     await inboxes.billing.first(session, "1")
 

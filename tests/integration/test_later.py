@@ -12,7 +12,6 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox_tasks.errors import InvalidMessage, NotInTransaction
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
 from tests.claims import take
@@ -80,10 +79,6 @@ class TestCancel:
             session.rollback()
         assert [row.id for row in rows.hot()] == [id]
 
-    def test_is_refused_outside_a_transaction(self, outbox: Outbox, engine: Engine) -> None:
-        with Session(engine) as session, pytest.raises(NotInTransaction):
-            outbox.cancel(session, uuid4())
-
     def test_lets_the_next_of_its_key_go(
         self, cancel: Cancel, outbox: Outbox, engine: Engine, new_store: MakeStore
     ) -> None:
@@ -108,14 +103,3 @@ class TestPriority:
             for priority in ("high", "normal", "low"):
                 publish(outbox, engine, priority=priority, **{"id": uuid4()} if own else {})
         assert [row.priority for row in rows.hot()] == [1, 0, -1] * 2
-
-    def test_that_is_none_is_refused(self, outbox: Outbox, engine: Engine) -> None:
-        with pytest.raises(InvalidMessage, match="high, normal or low"):
-            publish(outbox, engine, priority="urgent")
-
-    def test_can_be_said_in_sql(self, engine: Engine, rows: Rows) -> None:
-        schema = rows.tables.messages.schema
-        arguments = "'order.created', '{}'::text, destination => 'orders', priority => 'high'"
-        with engine.begin() as connection:
-            connection.exec_driver_sql(f"SELECT {schema}.outbox_publish({arguments})")
-        assert [row.priority for row in rows.hot()] == [1]

@@ -34,16 +34,6 @@ def send_all(store: Store) -> None:
     store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
 
 
-@pytest.mark.parametrize("sent", [False, True], ids=["waiting", "sent"])
-def test_the_same_again_changes_nothing(outbox: Outbox, engine: Engine, rows: Rows, store: Store, sent: bool) -> None:
-    assert publish(outbox, engine) == ID
-    if sent:
-        send_all(store)
-    assert publish(outbox, engine, delay=60) == ID  # when it was to be delivered is not what it says
-    assert [row.id for row in (*rows.hot(), *rows.archived())] == [ID]
-    assert bool(rows.archived()) is sent
-
-
 OTHERS: list[dict[str, Any]] = [
     {"payload": "y"}, {"event_type": "b"}, {"key": None}, {"headers": {}}, {"aggregate_type": None},
     {"aggregate_id": "6"}, {"content_type": "application/x-other"},
@@ -116,9 +106,3 @@ class TestASnapshotThatStays:
         late.commit()
         assert rows.hot() == []
         assert len(rows.archived()) == 1
-
-    def test_twice_in_it_is_one(self, outbox: Outbox, rows: Rows, late: Session) -> None:
-        for _ in range(2):
-            self.again(outbox, late)
-        late.commit()
-        assert [row.id for row in rows.hot()] == [ID]

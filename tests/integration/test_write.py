@@ -200,12 +200,6 @@ class TestMessages:
                 outbox.publish(session, "other", {}, to="mail")  # the transaction is still good, and holds nothing
         assert [row.event_type for row in rows.hot()] == ["other"] * 2
 
-    def test_with_the_same_id_are_one(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
-        with engine.begin() as connection:
-            ids = outbox.publish_many(connection, [Message("a", 1, to="mail", id=UUID(int=5))] * 2)
-        assert ids == [UUID(int=5)] * 2
-        assert [row.id for row in rows.hot()] == ids[:1]
-
 
 class Recorded(Nudge):
     """Counts what is asked for, at once."""

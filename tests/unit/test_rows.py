@@ -1,0 +1,92 @@
+"""What `rows` makes of a message: one row for each destination, with all that travels along, up to each limit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from outbox_tasks.errors import InvalidMessage, PayloadTooLarge
+from outbox_tasks.model import FIRST, LAST, MAX_HEADERS, Message, sibling
+from outbox_tasks.settings import Settings
+from outbox_tasks.writing.rows import LONGEST_DELAY, rows
+
+SETTINGS = Settings(
+    destinations={"orders": {"url": "a://b", "max_bytes": 10}, "audit": {"url": "a://b"}},
+    routes={"order.*": {"to": ["orders"], "latest": True}, "*": ["orders", "audit"]},
+)
+TRACE = {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01", "tracestate": "a=b"}
+ID = UUID("01234567-89ab-7def-8123-456789abcdef")
+
+
+def row(event_type: str = "order.created", payload: Any = "x", **fields: Any) -> dict[str, Any]:
+    """The only row of a message."""
+    [made] = rows(Message(event_type, payload, **fields), SETTINGS)[1]
+    return made
+
+
+def test_latest_is_for_messages_with_a_key() -> None:
+    assert row(key="a")["latest"] is True
+    assert "latest" not in row()
+    assert all("latest" not in made for made in rows(Message("a", "x", key="a"), SETTINGS)[1])
+
+
+def test_the_messages_of_an_event_have_ids_of_their_own_and_the_event_s() -> None:
+    for chosen in (ID, None):
+        id, (first, second) = rows(Message("a", "x", id=chosen, headers={"tenant": "1"}), SETTINGS)
+        assert chosen in (None, id)
+        assert (first["id"], second["id"]) == (str(id), str(sibling(id, "audit")))
+        assert first["headers"] == second["headers"] == {"tenant": "1", "eventid": str(id)}
+
+
+@pytest.mark.parametrize("name", ["traceparent", "TraceParent"])
+def test_a_trace_that_the_message_states_wins_whole(name: str) -> None:
+    [made] = rows(Message("order.created", "x", headers={name: "its own"}), SETTINGS, TRACE)[1]
+    assert made["headers"] == {name: "its own"}
+
+
+def test_the_writers_trace_joins_the_headers_and_replaces_none() -> None:
+    [made] = rows(Message("order.created", "x", headers={"tracestate": "own=1", "tenant": "1"}), SETTINGS, TRACE)[1]
+    assert made["headers"] == {**TRACE, "tracestate": "own=1", "tenant": "1"}
+
+
+def test_a_priority_and_a_time_are_on_the_row_if_they_are_not_the_usual_ones() -> None:
+    assert not {"priority", "deliver_at", "delay", "headers", "key"} & row().keys()
+    assert row(priority="low")["priority"] == "low"
+    assert row(deliver_at=datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))))["deliver_at"].endswith("+02:00")
+    assert row(delay=timedelta(minutes=1))["delay"] == row(delay=60)["delay"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond"),
+    [
+        ({"payload": "x" * 10}, {"payload": "x" * 11}),
+        ({"payload": "é" * 5}, {"payload": "é" * 6}),
+        ({"payload": b"\xff" * 10}, {"payload": b"\xff" * 11}),
+        ({"headers": {"a": "x" * (MAX_HEADERS - 9)}}, {"headers": {"a": "x" * (MAX_HEADERS - 8)}}),
+        ({"key": "x" * 255}, {"key": "x" * 256}),
+        ({"key": "x"}, {"key": ""}),
+        ({"aggregate_id": "x" * 1000}, {"aggregate_id": "x" * 1001}),
+        ({"aggregate_id": ""}, {"aggregate_id": 1}),
+        ({"delay": LONGEST_DELAY}, {"delay": LONGEST_DELAY + timedelta(microseconds=1)}),
+        ({"delay": 0}, {"delay": -0.001}),
+        ({"deliver_at": FIRST}, {"deliver_at": FIRST - timedelta(microseconds=1)}),
+        ({"deliver_at": LAST - timedelta(microseconds=1)}, {"deliver_at": LAST}),
+    ],
+)
+def test_each_limit_is_within(within: dict[str, Any], beyond: dict[str, Any]) -> None:
+    row(**within)
+    with pytest.raises((InvalidMessage, PayloadTooLarge)):
+        row(**beyond)
+
+
+def test_a_zone_that_knows_no_offset_is_no_zone() -> None:
+    class Nowhere(tzinfo):
+        def utcoffset(self, at: datetime | None) -> None:
+            return None
+
+    with pytest.raises(InvalidMessage, match="time zone"):
+        row(deliver_at=datetime(2030, 1, 1, tzinfo=Nowhere()))
+    assert row(deliver_at=datetime(2030, 1, 1, tzinfo=UTC))["deliver_at"] == "2030-01-01T00:00:00+00:00"
