@@ -64,9 +64,11 @@ class TestRefusals:
             BILLING.once(async_sessionmaker())(charge_sync)  # type: ignore[arg-type]
 
     def test_without_a_running_task_the_call_is_refused(self) -> None:
+        def charge() -> None: ...
+
         with pytest.raises(InboxMisused, match="no Celery task is running"):
-            BILLING.once(sessionmaker())(lambda: None)()
-        task = Celery(set_as_current=False).task(BILLING.once(sessionmaker())(lambda: None), name="t", shared=False)
+            BILLING.once(sessionmaker())(charge)()
+        task = Celery(set_as_current=False).task(BILLING.once(sessionmaker())(charge), shared=False)
         with pytest.raises(InboxMisused, match="no Celery task is running"):
             task()  # it is called as a function
 
