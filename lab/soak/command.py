@@ -35,13 +35,9 @@ from outbox_tasks.cli.shared.output import console, echo_json, json_option, say,
 @click.option(
     "--directory", type=click.Path(path_type=Path), help="Keep data, logs, plan and rows here, whatever happens."
 )
-@click.option(
-    "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the verdict to this HTML file too."
-)
 def soak(
     seed: int | None, minutes: float, every: float | None, rate: float | None, short_leases: bool,
     extras: tuple[str, ...], only: tuple[str, ...], alone: bool, flush_broker: bool, directory: Path | None,
-    report: Path | None,
 ) -> None:  # fmt: skip
     """Break the relay in every way, and look for what is lost.
 
@@ -53,9 +49,9 @@ def soak(
     Redis database of its own on your servers, or in a virtual host of RabbitMQ that no relay uses, and hurts only its
     own processes and connections. Your other settings hold, such as leases and time limits.
     """
-    from lab.soak import report as reports
     from lab.soak.faults import KINDS
     from lab.soak.options import RATE, Options
+    from lab.soak.report import show
     from lab.soak.run import soak as run
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
@@ -72,12 +68,10 @@ def soak(
     except BaseException:
         say(f"The run did not end. What there is of it is in {kept}", err=True)
         raise
-    if report is not None:
-        report.write_text(reports.html(result), encoding="utf-8")
     if wants_json():
         echo_json(result.json())
     else:
-        reports.show(result, console())
+        show(result, console())
     if result.verdict.problems or directory is not None:
         say(f"Data, logs, plan and rows are in {kept}", err=True)
     else:

@@ -1,9 +1,8 @@
-"""The verdict on one page: for a terminal, and as HTML."""
+"""The verdict, for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import NamedTuple
 
 from rich.console import Console
@@ -14,22 +13,9 @@ from lab.soak.result import Result, commit
 from outbox_tasks import __version__
 from outbox_tasks.text import one_line, printable
 
-MEGABYTE = 1024 * 1024
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8886; --good: #2b7a3d; --bad: #c0262d }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-.good { color: var(--good) } .bad { color: var(--bad) }
-table { border-collapse: collapse } th, td { text-align: left; padding: .2rem 1rem .2rem 0;
-border-bottom: 1px solid var(--line) } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-code { font-size: .95em }
-@media (prefers-color-scheme: dark) { :root { --good: #6cc784; --bad: #ff7b7f } }
-"""
-
 
 class Part(NamedTuple):
-    """A table of the page. All columns but the first are numbers."""
+    """A table. All columns but the first are numbers."""
 
     title: str
     heads: Sequence[str]
@@ -37,7 +23,7 @@ class Part(NamedTuple):
 
 
 def parts(result: Result) -> Iterator[Part]:
-    """The page, for whoever writes it."""
+    """The tables."""
     v = result.verdict
     figures = [
         ("Committed", v.committed),
@@ -64,9 +50,6 @@ def parts(result: Result) -> Iterator[Part]:
     ]  # fmt: skip
     heads = ("after", "faults", "next: median", "worst", "drained: median", "worst")
     yield Part("Recovery: seconds from the end of a fault to the next delivery, and to the backlog's end", heads, rows)
-    grown = [(m.name, f"{m.first / MEGABYTE:.1f}", f"{m.last / MEGABYTE:.1f}", f"{m.seconds:,.0f}") for m in v.memory]
-    if grown:
-        yield Part("Memory of the processes that grew most", ("process", "first MB", "last MB", "seconds"), grown)
 
 
 def facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -105,28 +88,3 @@ def show(result: Result, console: Console) -> None:
     good = not result.verdict.problems
     console.print(Text(f"{'✓' if good else '✗'} {conclusion(result)}", style="bold green" if good else "bold red"))
     console.print(Text(f"Repeat it: {result.command}"), soft_wrap=True)
-
-
-def html(result: Result) -> str:
-    """A page of its own, without anything from elsewhere."""
-    good = not result.verdict.problems
-    body = [f'<h1>Soak of outbox-tasks</h1><p class="{"good" if good else "bad"}"><strong>', escape(conclusion(result))]
-    body += ["</strong></p>"]
-    if result.verdict.problems:
-        body += ["<ul>", *(f'<li class="bad">{escape(problem)}</li>' for problem in result.verdict.problems), "</ul>"]
-    for part in parts(result):
-        body += [f"<h2>{escape(part.title)}</h2><table><tr>", *_cells("th", part.heads), "</tr>"]
-        for row in part.rows:
-            body += ["<tr>", *_cells("td", row), "</tr>"]
-        body += ["</table>"]
-    body += ["<h2>The run</h2><table>"]
-    body += [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in facts(result)]
-    body += [f"<tr><th>Repeat it</th><td><code>{escape(result.command)}</code></td></tr></table>"]
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    return f"{head}<title>Soak of outbox-tasks</title><style>{STYLE}</style><body>{''.join(body)}</body></html>\n"
-
-
-def _cells(tag: str, texts: Sequence[str]) -> Iterator[str]:
-    for place, text in enumerate(texts):
-        number = ' class="n"' if place else ""
-        yield f"<{tag}{number}>{escape(text)}</{tag}>"

@@ -61,7 +61,6 @@ class Result:
             **{name: len(verdict[name]) for name in lists},
             "ids": {name: verdict[name] for name in lists if verdict[name]},
             "recoveries": recoveries,
-            "memory": [each._asdict() for each in self.verdict.memory],
             "planned": self.planned,
             "missed": dict(self.missed),
             "not_run": dict(self.not_run),

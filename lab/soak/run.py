@@ -21,7 +21,6 @@ from lab.soak.evidence import evidence, keep, keep_lives
 from lab.soak.faults import KINDS
 from lab.soak.faults.happening import Happening
 from lab.soak.ledger import COMMITTED, counted
-from lab.soak.memory import Memories
 from lab.soak.options import Options
 from lab.soak.plan import plan
 from lab.soak.result import Result
@@ -65,7 +64,6 @@ class Run:
 
     def __init__(self, on: Stage, messages: Console) -> None:
         self._on, self._options = on, on.options
-        self._memories = Memories()
         self._destination = redis.Redis.from_url(on.destination.url)
         self._looked = 0.0
         self._bar = Progress(
@@ -95,7 +93,6 @@ class Run:
         found = evidence(
             self._on,
             happened=self._faults.happened,
-            memory=self._memories.largest(),
             remarks=self._on.applications.remarks,
         )
         verdict = judge(found)
@@ -159,7 +156,6 @@ class Run:
             self._on.applications.supervise()
         if time.monotonic() - self._looked > LOOK:
             self._looked = time.monotonic()
-            self._memories.look(self._on.relay)
             happened = len(self._faults.happened)
             self._bar.update(
                 self._task, completed=happened, faults=happened, arrived=self._arrived(),

@@ -43,15 +43,6 @@ class Happened(NamedTuple):
     ended: float
 
 
-class Memory(NamedTuple):
-    """The resident memory of a process, some time after its start and at its last look."""
-
-    name: str
-    first: int
-    last: int
-    seconds: float
-
-
 @dataclass(frozen=True)
 class Evidence:
     """All that a run leaves behind."""
@@ -64,7 +55,6 @@ class Evidence:
     arrivals: Sequence[Arrival]
     """In the order of each destination."""
     happened: Sequence[Happened] = ()
-    memory: Sequence[Memory] = ()
     transitions: Mapping[str, int] = field(default_factory=dict)
     """How often the rows made each transition of the model."""
     impossible: Sequence[str] = ()
@@ -109,7 +99,6 @@ class Verdict:
     """The moves that the model does not know."""
     faults: int
     recoveries: dict[str, Recovery] = field(default_factory=dict)
-    memory: list[Memory] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
     @property
@@ -174,7 +163,6 @@ def judge(evidence: Evidence) -> Verdict:
         impossible=[change.partition("\n")[0] for change in evidence.impossible],
         faults=len(evidence.happened),
         recoveries=recoveries(evidence),
-        memory=list(evidence.memory),
         remarks=list(evidence.remarks),
     )
 

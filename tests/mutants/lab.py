@@ -1,13 +1,42 @@
-"""Faults in the soak's verdict: then it would find nothing."""
+"""Faults in the soak, in the trace of moves, and in the benches: then they would find nothing, or something wrong."""
 
 from tests.mutants import Fault
 
-VERDICT = "lab/soak/verdict.py"
-TESTS = "tests/unit/test_soak.py"
+VERDICT, LEDGER, PLAN = (f"lab/soak/{name}.py" for name in ("verdict", "ledger", "plan"))
+SOAK = "tests/unit/test_soak.py"
+PROXY = "tests/unit/test_proxy.py"
+TRANSITIONS = "tests/integration/test_transitions.py"
 
 FAULTS = [
-    Fault(VERDICT, "if count > 1}", "if count > 2}", TESTS, "a message that comes twice is not repeated"),
-    Fault(
-        VERDICT, "if row.seq < latest[key]:", "if row.seq > latest[key]:", TESTS, "order is judged the wrong way round"
-    ),
-]
+    Fault(VERDICT, "if count > 1}", "if count > 2}", SOAK, "a message that comes twice is not repeated"),
+    Fault(VERDICT, "if row.seq < latest[key]:", "if row.seq > latest[key]:", SOAK,
+          "the order is judged the wrong way round"),
+    Fault(VERDICT, "key = (row.destination, row.key)", "key = ('', row.key)", SOAK,
+          "two destinations share their keys"),
+    Fault(VERDICT, "lost=[*forgotten, *sorted(lost)]", "lost=[*sorted(lost)]", SOAK,
+          "an answered commit that is gone is no loss"),
+    Fault(VERDICT, "in (SENT, DISCARDED)}", "in (DISCARDED,)}", SOAK,
+          "a message that is archived and did not arrive is no loss"),
+    Fault(VERDICT, "[id for id in counts if id not in written]", "[]", SOAK, "what was rolled back may arrive"),
+    Fault(VERDICT, "if not one.hopeless]", "if one.hopeless]", SOAK,
+          "a dead letter that could be delivered is as planned"),
+    Fault(VERDICT, "for id in repeated if not code.get(id)]", "for id in repeated if code.get(id)]", SOAK,
+          "a cause is a fault"),
+    Fault(VERDICT, "            *self.remarks,\n", "", SOAK, "what was found on the way is not told"),
+    Fault(VERDICT, "bisect_right(times, fault.ended)) ==", "bisect_right(times, fault.began)) ==", SOAK,
+          "recovery counts from the begin"),
+    Fault(LEDGER, "if len(id) == 36:", "if id:", SOAK, "a note that was cut off counts"),
+    Fault(PLAN, "left = left or chance", "left = chance", SOAK, "a kind of fault comes twice before all came once"),
+    Fault(PLAN, "random.Random(seed)", "random.Random(seed + int(seconds))", SOAK, "a longer run has other faults"),
+    Fault("lab/soak/command.py", "raise SystemExit(1 if", "raise SystemExit(0 if", SOAK, "a failed soak ends with 0"),
+    Fault("lab/soak/report.py", "{one_line(text)}", "{text}", SOAK, "a text of others is obeyed by the terminal"),
+    Fault("lab/proxy.py", "if self.refuses:", "if not self.refuses:", PROXY,
+          "the proxy refuses what it should forward"),
+    Fault("lab/proxy.py", "        former.clear()\n        self._flowing.set()\n", "        former.clear()\n", PROXY,
+          "new connections are silent, too"),
+    Fault("lab/proxy.py", "        self._how = socket.SHUT_RD\n", "", PROXY, "a reset is an orderly end"),
+    Fault("lab/proxy.py", "                link.near.close()\n", "", PROXY, "each connection leaves an open file"),
+    Fault("lab/trace.py", "if move in MOVES or move in also:", "if True:", TRANSITIONS, "each move of a message is allowed"),
+    Fault("bench/report.py", "shown(max(value))", "shown(min(value))", "tests/unit/test_bench.py",
+          "a spread is told as one value"),
+]  # fmt: skip
