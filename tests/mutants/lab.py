@@ -36,7 +36,8 @@ FAULTS = [
           "new connections are silent, too"),
     Fault("lab/proxy.py", "        self._how = socket.SHUT_RD\n", "", PROXY, "a reset is an orderly end"),
     Fault("lab/proxy.py", "                link.near.close()\n", "", PROXY, "each connection leaves an open file"),
-    Fault("lab/trace.py", "if move in MOVES or move in also:", "if True:", TRANSITIONS, "each move of a message is allowed"),
+    Fault("lab/trace.py", "if move in MOVES or move in also:", "if True:", TRANSITIONS,
+          "each move of a message is allowed"),
     Fault("bench/report.py", "shown(max(value))", "shown(min(value))", "tests/unit/test_bench.py",
           "a spread is told as one value"),
 ]  # fmt: skip
