@@ -15,3 +15,4 @@ DATABASES = {
 INSTALLED_APPS = ["outbox_tasks.django"]
 OUTBOX = {"destinations": {"tasks": {"url": "celery://"}}}
 CELERY_BROKER_URL = os.environ["OUTBOX_BROKER_URL"]
+TASKS = {"default": {"BACKEND": "outbox_tasks.django.TasksBackend"}}
