@@ -20,6 +20,7 @@ from lab.soak.errors import NothingArrived
 from lab.soak.evidence import evidence, keep, keep_lives
 from lab.soak.faults import KINDS
 from lab.soak.faults.happening import Happening
+from lab.soak.faults.processes import again
 from lab.soak.ledger import COMMITTED, counted
 from lab.soak.options import Options
 from lab.soak.plan import plan
@@ -149,9 +150,10 @@ class Run:
     def _look_after(self, *, applications: bool = True) -> None:
         """Start again what has ended, and show how far it is."""
         time.sleep(TICK)
-        for service in self._on.relay:
-            if not service.child.alive and time.monotonic() - service.started > RESTART:
-                self._on.relay.replace(service).end()
+        for child in self._on.relay:
+            if not child.alive and time.monotonic() - child.started > RESTART:
+                child.end()
+                again(self._on, child)
         if applications:
             self._on.applications.supervise()
         if time.monotonic() - self._looked > LOOK:
@@ -164,9 +166,9 @@ class Run:
 
     def _ask_where_they_stand(self) -> None:
         """Let each worker write into its log what all its threads are doing."""
-        for service in self._on.relay:
-            if service.name != "beat":
-                service.child.send_signal(signal.SIGUSR1)
+        for child in self._on.relay:
+            if child.name != "beat":
+                child.send_signal(signal.SIGUSR1)
         time.sleep(SAID)
 
     def _arrived(self) -> int:

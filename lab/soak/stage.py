@@ -19,12 +19,12 @@ from lab.soak.applications import Applications
 from lab.soak.database import Database, own_database
 from lab.soak.ledger import table
 from lab.soak.options import Options
+from lab.soak.places import empty_redis, only_these, own_tables
 from lab.trace import Trace
 from outbox_tasks.broker.names import ALL_QUEUES, STAMP
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
-from outbox_tasks.local.places import empty_redis, only_these, own_tables
-from outbox_tasks.local.relay_processes import Relay
+from outbox_tasks.local.relay import Relay
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
@@ -120,7 +120,7 @@ def stage(options: Options) -> Iterator[Stage]:
 
 def _given_broker(url: str, name: str) -> AbstractContextManager[str]:
     """A place of our own on your server: a database of a Redis, or the virtual host that the URL names."""
-    return _given_rabbitmq(url) if url.startswith("amqp") else empty_redis(url, "soak", name)
+    return _given_rabbitmq(url) if url.startswith("amqp") else empty_redis(url, name)
 
 
 @contextmanager

@@ -26,15 +26,11 @@ def up(directory: Path | None, publishers: int, relay: bool, flower: bool, web: 
 
     Starts claim and publish workers, beat, the page and Flower. Without OUTBOX_DATABASE_URL it also starts a
     PostgreSQL, and without OUTBOX_BROKER_URL a Redis-compatible server. With --no-relay it starts these servers alone,
-    for an application that runs the relay itself.
+    for an application that runs the relay itself. If one of the processes ends by itself, all of them are stopped.
     """
-    from outbox_tasks.local.up import servers_only
     from outbox_tasks.local.up import up as run
 
-    if relay:
-        run(os.environ, directory=directory, publishers=publishers, flower=flower, web=web, console=Console())
-    else:
-        servers_only(os.environ, directory=directory, console=Console())
+    run(os.environ, directory=directory, publishers=publishers, relay=relay, flower=flower, web=web, console=Console())
 
 
 @click.command()

@@ -10,31 +10,31 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from outbox_tasks.local.binaries import PostgresInstall
-from outbox_tasks.local.errors import ClusterNotMade, DirectoryInUse
+from outbox_tasks.local.errors import NotStarted
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 
-LEAVE_TIMEOUT = 4.0
-STOP_TIMEOUT = 20.0
-INITDB_TIMEOUT = 120.0
+LEAVE_SECONDS = 4.0
+"""How long a server may take to leave after its parent was killed."""
+
 HERE = "/proc/self/cwd"
 
 SETTINGS = {
-    "max_connections": "100",
-    "shared_buffers": "64MB",
-    "max_wal_size": "1GB",
-    "huge_pages": "off",
-    "jit": "off",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_checkpoints": "off",
+    "max_connections": "100", "shared_buffers": "64MB", "max_wal_size": "1GB", "huge_pages": "off", "jit": "off",
+    "timezone": "UTC", "log_timezone": "UTC", "log_checkpoints": "off",
     "unix_socket_directories": "",  # TCP on loopback with a password is enough
-}
+    "listen_addresses": LOOPBACK,
+}  # fmt: skip
 """For a small server. fsync and synchronous_commit stay on: tests of an outbox need them."""
+
+INITDB = (
+    "--username=outbox", "--pwfile=../password", "--auth=scram-sha-256", "--encoding=UTF8", "--locale-provider=builtin",
+    "--builtin-locale=C.UTF-8", "--locale=C", "--no-instructions",
+    "--no-sync",  # it matters only if the machine crashes in the next seconds
+)  # fmt: skip
 
 
 class Cluster:
@@ -42,8 +42,11 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
+        self._directory, self._data, self._password_file = directory, directory / "data", directory / "password"
         self._user = _unprivileged(self._data)
+        # As root we start the server as another user, who may not enter the directories above. On Linux the name HERE,
+        # of the directory in which a process was started, needs no way through them.
+        self._by_name_here = self._user is not None and sys.platform == "linux"
         self._install = PostgresInstall(self._user)
         try:
             if not self._data.exists():
@@ -59,13 +62,8 @@ class Cluster:
     def start(self, port: int, log: Path, settings: Mapping[str, str]) -> Child:
         """Start a server on this cluster."""
         self._wait_for_its_server()
-        argv = [self._install.binary("postgres"), "-D", HERE if self._by_cwd else str(self._data)]
-        for setting, value in {
-            **SETTINGS,
-            **settings,
-            "listen_addresses": LOOPBACK,
-            "port": str(port),
-        }.items():
+        argv = [self._install.binary("postgres"), "-D", HERE if self._by_name_here else str(self._data)]
+        for setting, value in {**SETTINGS, **settings, "port": str(port)}.items():
             argv += ["-c", f"{setting}={value}"]
         return Child.start(
             "PostgreSQL",
@@ -74,30 +72,13 @@ class Cluster:
             cwd=self._data,
             user=self._user,
             stop_signal=signal.SIGINT,  # "fast": doesn't wait for clients
-            stop_timeout=STOP_TIMEOUT,
+            stop_timeout=25,
             death_signal=signal.SIGQUIT,  # "immediate": unlike SIGKILL it frees shared memory
         )
 
     def close(self) -> None:
         """Remove what it needed besides the directory."""
         self._install.close()
-
-    @property
-    def _data(self) -> Path:
-        return self._directory / "data"
-
-    @property
-    def _password_file(self) -> Path:
-        return self._directory / "password"
-
-    @property
-    def _by_cwd(self) -> bool:
-        """Whether the server names its data directory by HERE, the directory that it was started in.
-
-        As root we start it as another user, who may not enter the directories above. On Linux the name HERE needs no
-        way through them.
-        """
-        return self._user is not None and sys.platform == "linux"
 
     def _make(self) -> None:
         # Renamed at the end: an initdb that was killed leaves nothing that looks complete.
@@ -110,34 +91,15 @@ class Cluster:
             self._directory.chmod(0o711)
             for path in (unfinished, self._password_file):
                 os.chown(path, self._user, self._user)
-        self._initdb(unfinished)
+        argv = [self._install.binary("initdb"), *INITDB, f"--pgdata={HERE if self._by_name_here else unfinished}"]
+        with Child.start("initdb", argv, cwd=unfinished, user=self._user) as initdb:
+            if initdb.wait() != 0:
+                raise NotStarted(name="initdb", reason=f"no cluster in {unfinished}", tail="\n" + initdb.tail())
         unfinished.rename(self._data)
-
-    def _initdb(self, directory: Path) -> None:
-        options = [
-            "--pgdata=" + (HERE if self._by_cwd else str(directory)),
-            "--username=outbox",
-            "--pwfile=../password",
-            "--auth=scram-sha-256",
-            "--encoding=UTF8",
-            "--locale-provider=builtin",
-            "--builtin-locale=C.UTF-8",
-            "--locale=C",
-            "--no-sync",  # it matters only if the machine crashes in the next seconds
-            "--no-instructions",
-        ]
-        with Child.start(
-            "initdb", [self._install.binary("initdb"), *options], cwd=directory, user=self._user
-        ) as initdb:
-            with suppress(TimeoutError):
-                initdb.wait(INITDB_TIMEOUT)
-            code = initdb.returncode
-        if code != 0:
-            raise ClusterNotMade(directory=directory, tail="\n" + initdb.tail())
 
     def _wait_for_its_server(self) -> None:
         """Until no server is on this cluster: one whose parent was killed is there for a moment longer. Raises
-        `DirectoryInUse`.
+        `NotStarted`.
 
         Then remove what a killed one has left. PostgreSQL would look at the number in it alone, and refuse to start if
         that is another program's by now, or a process's that nobody has reaped: both happen in containers.
@@ -145,17 +107,18 @@ class Cluster:
         if not Path("/proc/self").exists():
             return  # PostgreSQL itself refuses
         pid_file = self._data / "postmaster.pid"
-        deadline = time.monotonic() + LEAVE_TIMEOUT
+        deadline = time.monotonic() + LEAVE_SECONDS
         while pid_file.exists():
             pid = pid_file.read_text().partition("\n")[0]
             try:
-                ours = Path(f"/proc/{pid}/cwd").samefile(self._data)
-            except OSError:  # it is gone, or somebody else's
-                ours = False
-            if not ours:
+                is_at_work = Path(f"/proc/{pid}/cwd").samefile(self._data)
+            except OSError:  # the process is gone, or is somebody else's
+                is_at_work = False
+            if not is_at_work:
                 pid_file.unlink(missing_ok=True)
             elif time.monotonic() > deadline:
-                raise DirectoryInUse(directory=self._directory.parent)
+                reason = f"{self._directory.parent} is in use by another running server; stop that one first"
+                raise NotStarted(name="PostgreSQL", reason=reason, tail="(none)")
             else:
                 time.sleep(0.05)
 

@@ -17,35 +17,35 @@ ON_ITS_OWN = ("--without-gossip", "--without-mingle")
 """Workers need to know nothing of each other. Otherwise each would wake up for the heartbeats of the others, and wait a
 second for them when it starts."""
 
+FLOWER_COLUMNS = "name,uuid,state,args,retries,eta,received,runtime,worker"
+"""The arguments say event type, destination and attempt. The uuid is the message's id, the ETA the time of its next
+attempt."""
+
 
 def outbox_tasks_argv(*arguments: str) -> list[str]:
     """Our own command line."""
     return [sys.executable, "-m", "outbox_tasks", *arguments]
 
 
-FLOWER_COLUMNS = "name,uuid,state,args,retries,eta,received,runtime,worker"
-"""The arguments say event type, destination and attempt. The uuid is the message's id, the ETA the time of its next
-attempt."""
+def _worker(queues: str, name: str, loglevel: str, *options: str) -> list[str]:
+    return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
 
 
 def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
     """The worker that claims and maintains. One process is enough, without a pool."""
-    queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}"
-    return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", "-P", "solo", *ON_ITS_OWN, "-E", "-l", loglevel]
+    return _worker(f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}", name, loglevel, "-P", "solo")
 
 
 def publish_worker_argv(
     n: int = 1, concurrency: int = 1, pool: str = "prefork", *, loglevel: str = "INFO"
 ) -> list[str]:
     """The n-th worker that publishes and drains. Time limits need the prefork pool."""
-    options = ["-Q", f"{PUBLISH_QUEUE},{DRAIN_QUEUE}", "-n", f"publish{n}@%h", "-c", str(concurrency), "-P", pool]
-    return [*CELERY, "worker", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
+    return _worker(f"{PUBLISH_QUEUE},{DRAIN_QUEUE}", f"publish{n}", loglevel, "-c", str(concurrency), "-P", pool)
 
 
 def feed_worker_argv(concurrency: int = 2, *, loglevel: str = "INFO") -> list[str]:
     """The worker that copies feeds. A source that does not answer holds up one of its processes for some seconds."""
-    options = ["-Q", FEED_QUEUE, "-n", "feed@%h", "-c", str(concurrency)]
-    return [*CELERY, "worker", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
+    return _worker(FEED_QUEUE, "feed", loglevel, "-c", str(concurrency))
 
 
 def beat_argv(*, loglevel: str = "INFO") -> list[str]:

@@ -8,41 +8,31 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from sqlalchemy import Engine, create_engine, func, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Engine, create_engine, text
 
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
-from outbox_tasks.database.schema import tables
-from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
-from outbox_tasks.local.demo_app import DESTINATION, Shop
 from outbox_tasks.local.demo_destination import FailingProxy
-from outbox_tasks.local.demo_report import KilledWorker, RelayCounts, Report, arrivals_in, report_of
-from outbox_tasks.local.places import empty_redis, only_these, own_tables
+from outbox_tasks.local.demo_report import Report, arrivals_in, report_of
+from outbox_tasks.local.demo_shop import Shop
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.local.processes import signals_as_ctrl_c
-from outbox_tasks.local.relay_processes import Relay, Service
+from outbox_tasks.local.processes import Child, signals_as_ctrl_c
+from outbox_tasks.local.relay import Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
-from outbox_tasks.text import redacted
 
-PUBLISHERS = 2
-PATIENCE = 120.0
-"""Seconds without any progress after which we give up."""
+GIVE_UP_SECONDS = 120
+"""After so long without any progress we count what there is."""
 
-KILL_AT = 0.4
-"""When this share of the orders is delivered, a publish worker is killed."""
-
-PROGRESS_INTERVAL, KILL_INTERVAL = 0.2, 0.002
 COUNTS = " · ".join(f"{{task.fields[{name}]:,}} {name}" for name in ("committed", "delivered", "retried", "dead"))
 
 # Shorter than in production: here the messages of a killed worker come back within seconds.
@@ -51,145 +41,129 @@ TIMES = {
     "OUTBOX_QUEUE_LEASE": "9", "OUTBOX_BACKOFF_BASE": "0.2",
 }  # fmt: skip
 
-ATTEMPTS = 1000
-"""Many: on a busy machine sends may take too long, and that must not make dead letters."""
-
 
 def demo(orders: int = 5000, as_json: bool = False) -> int:
     """Run it, print the result to stdout, and return the exit code: 0 if all is as promised."""
-    messages = Console(stderr=True)
-    with signals_as_ctrl_c(), ExitStack() as stack:
-        with messages.status("Starting a database, a broker and a destination that fails …"):
-            settings, destination = _prepared(stack)
-        result = _run(settings, destination, orders, messages)
+    people = Console(stderr=True)
+    with signals_as_ctrl_c(), EmbeddedPostgres() as postgres, EmbeddedValkey() as valkey:
+        people.print("A database, a broker and a destination that fails have started.")
+        destination = FailingProxy(valkey.port)
+        settings = _settings(postgres.url, valkey.url, f"redis+stream://{LOOPBACK}:{destination.port}/1/orders")
+        with migrating(settings) as connection:
+            upgrade(connection, settings.database_schema)
+        engine = create_engine(engine_url(postgres.url), isolation_level="AUTOCOMMIT")
+        report = _run(settings, engine, destination, f"{valkey.url.removesuffix('/0')}/1", orders, people)
+        engine.dispose()
     if as_json:
-        print(json.dumps(result.json()))
+        print(json.dumps(report.json()))
     else:
-        result.show(Console())
-    return 1 if result.problems or result.not_finished else 0
+        report.show(Console())
+    return 1 if report.problems or report.not_shown else 0
 
 
-def _prepared(stack: ExitStack) -> tuple[Settings, FailingProxy]:
-    """Servers of its own, or an empty place on those that the environment names; tables, and a destination that fails.
-    All of it goes with the stack."""
-    name = f"outbox_demo_{secrets.token_hex(4)}"
-    database_url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
-    given = os.environ.get("OUTBOX_BROKER_URL") or stack.enter_context(EmbeddedValkey()).url
-    broker = urlsplit(stack.enter_context(empty_redis(given, "demo", name)))
-    destination = FailingProxy(broker.hostname or LOOPBACK, broker.port or 6379)
-    login, at, _ = broker.netloc.rpartition("@")
-    url = f"redis+stream://{login}{at}{LOOPBACK}:{destination.port}{broker.path}/{name}"
-    variables = {
+def _settings(database_url: str, broker_url: str, stream: str) -> Settings:
+    """Exactly these settings, for us and our children. Celery's own variables would override them."""
+    for name in [name for name in os.environ if name.startswith(("OUTBOX_", "CELERY_"))]:
+        del os.environ[name]
+    # Many attempts: on a busy machine sends may take too long, and that must not make dead letters.
+    destinations = {"orders": {"url": stream, "max_attempts": 1000}}
+    os.environ |= {
         **TIMES,
         "OUTBOX_DATABASE_URL": database_url,
-        "OUTBOX_DATABASE_SCHEMA": name,
-        "OUTBOX_BROKER_URL": broker.geturl(),
-        "OUTBOX_DESTINATIONS": json.dumps({DESTINATION: {"url": url, "max_attempts": ATTEMPTS}}),
+        "OUTBOX_BROKER_URL": broker_url,
+        "OUTBOX_DESTINATIONS": json.dumps(destinations),
         "OUTBOX_CONFIG": os.devnull,
     }
-    stack.enter_context(only_these(variables))
-    settings = Settings()
-    stack.enter_context(own_tables(settings))
-    return settings, destination
+    return Settings()
 
 
-def _run(settings: Settings, destination: FailingProxy, orders: int, messages: Console) -> Report:
+def _run(
+    settings: Settings, engine: Engine, destination: FailingProxy, stream_url: str, orders: int, people: Console
+) -> Report:
     """Take the orders, run the relay until all are delivered, and count."""
-    database_url, broker_url, schema = map(str, (settings.database_url, settings.broker_url, settings.database_schema))
-    engine = create_engine(engine_url(database_url), isolation_level="AUTOCOMMIT")
+    with people.status("Starting the relay …"):
+        relay = Relay({}, publishers=2).__enter__()
     try:
-        with ExitStack() as stack:
-            stack.callback(engine.dispose)
-            client = stack.enter_context(redis.Redis.from_url(broker_url, decode_responses=True))
-            shop = stack.enter_context(Shop(settings, orders))
-            with messages.status("Starting the relay …"):
-                relay = stack.enter_context(Relay({}, publishers=PUBLISHERS))
-            run = Run(engine, schema, destination, shop, relay, messages)
-            seconds = run.until_done(orders)
-            with messages.status("Stopping the relay, to count what arrived …"):
-                shop.close()
-                relay.stop()
-                arrivals = arrivals_in(client, schema)
-                return report_of(shop, run.counts, arrivals, seconds, run.killed, destination.failures)
-    except SQLAlchemyError as error:
-        raise DatabaseUnavailable(url=redacted(database_url), reason=str(error).partition("\n")[0]) from error
-    except redis.RedisError as error:
-        raise BrokerUnreachable(url=redacted(broker_url), reason=error) from error
+        people.print(f"Taking {orders:,} orders, each with a message in its own transaction …", highlight=False)
+        began = time.monotonic()
+        with Shop(settings, orders) as shop:
+            killed = _until_done(relay, shop, engine, destination, orders, people)
+        seconds = time.monotonic() - began
+    finally:
+        with people.status("Stopping the relay, to count what arrived …"):
+            relay.stop()
+    with redis.Redis.from_url(stream_url, decode_responses=True) as client:
+        return report_of(shop, _messages(engine), arrivals_in(client), seconds, killed, destination.failures)
 
 
-class Run:
-    """Watches over the demo from the first order to the last delivery."""
+def _until_done(
+    relay: Relay, shop: Shop, engine: Engine, destination: FailingProxy, orders: int, people: Console
+) -> int | None:
+    """Until no message is on its way, or nothing moves for long. In the middle a publish worker is killed: returns how
+    many messages it was sending."""
+    columns = (BarColumn(bar_width=None), TextColumn(COUNTS), TimeElapsedColumn())
+    moved, before, killed = time.monotonic(), None, None
+    with Progress(*columns, console=people, expand=True) as bar:
+        task = bar.add_task("", total=orders, committed=0, delivered=0, retried=0, dead=0)
+        while time.monotonic() < moved + GIVE_UP_SECONDS:
+            is_done = shop.done  # asked before we count, or an order might slip in between
+            messages = _messages(engine).values()
+            counts: dict[str, Any] = {
+                "committed": len(shop.committed),
+                "delivered": sum(state == "sent" for state, _ in messages),
+                "retried": sum(code is not None for state, code in messages if state != "dead"),
+                "dead": sum(state == "dead" for state, _ in messages),
+            }
+            settled = counts["delivered"] + counts["dead"]
+            bar.update(task, completed=settled, **counts)
+            if is_done and settled == len(messages):
+                break
+            if counts != before:
+                moved, before = time.monotonic(), counts
+            if killed is None and counts["delivered"] > 0.4 * orders:
+                destination.hold = True
+                killed = _kill_one_that_sends(relay, engine, people)
+            time.sleep(0.2)
+    return killed
 
-    def __init__(
-        self, engine: Engine, schema: str, destination: FailingProxy, shop: Shop, relay: Relay, messages: Console
-    ) -> None:
-        self.counts = RelayCounts(engine, schema)
-        self.killed: KilledWorker | None = None
-        self._destination, self._shop, self._relay, self._engine = destination, shop, relay, engine
-        self._messages = tables(schema).messages
-        self._bar = Progress(
-            BarColumn(bar_width=None), TextColumn(COUNTS), TimeElapsedColumn(), console=messages, expand=True
-        )
 
-    def until_done(self, orders: int) -> float:
-        """Until no message is on its way, or nothing moves for long. Returns the seconds that it took."""
-        task = self._bar.add_task("", total=orders, committed=0, delivered=0, retried=0, dead=0)
-        start = time.monotonic()
-        moved, last = start, None
-        self._say(f"Taking {orders:,} orders, each with a message in its own transaction …")
-        self._shop.open()
-        with self._bar:
-            while time.monotonic() < moved + PATIENCE:
-                taken = self._shop.done  # before we count, or an order might slip in between
-                now, committed = self.counts.progress(), len(self._shop.committed)
-                if (seen := (now, committed)) != last:
-                    moved, last = time.monotonic(), seen
-                counts: dict[str, Any] = now._asdict()
-                self._bar.update(task, completed=now.delivered + now.dead, committed=committed, **counts)
-                if taken and not now.unsettled:
-                    break
-                self._relay.supervise(self._say)
-                self._wait_or_kill(PROGRESS_INTERVAL, now.delivered >= KILL_AT * orders)
-        return time.monotonic() - start
+def _messages(engine: Engine) -> dict[str, tuple[str, str | None]]:
+    """The state and the last error's code of each message, by its id."""
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT id::text, state, last_error_code FROM outbox_all"))
+        return {id: (state, code) for id, state, code in rows}
 
-    def _wait_or_kill(self, seconds: float, in_the_middle: bool) -> None:
-        """Wait; in the middle of the orders try meanwhile to kill a publish worker while it sends."""
-        until = time.monotonic() + seconds
-        if in_the_middle and self.killed is None:
-            self._destination.hold = True
-        while in_the_middle and self.killed is None and time.monotonic() < until:
-            self.killed = self._kill_one_that_sends()
-            time.sleep(KILL_INTERVAL)
-        time.sleep(max(0.0, until - time.monotonic()))
 
-    def _kill_one_that_sends(self) -> KilledWorker | None:
-        """`kill -9` of a publish worker and its pool, if one sends just now."""
-        for holder in self._sending():
-            service = self._service(holder)
-            if service is None:
+def _kill_one_that_sends(relay: Relay, engine: Engine, people: Console) -> int | None:
+    """`kill -9` of a publish worker and its pool, if one sends within a second. Returns how many messages it was
+    sending."""
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        for holder in _sending(engine):
+            if (child := _worker(relay, holder)) is None:
                 continue
-            # Stop it first, to be sure that it dies in the middle of a send.
-            os.killpg(service.child.pid, signal.SIGSTOP)
-            if held := self._sending().get(holder, 0):
-                service.child.end()
-                self._say(f"kill -9 of {service.name} while it is sending, messages in its hands: {held:,}")
-                return KilledWorker(service.name, held)
-            os.killpg(service.child.pid, signal.SIGCONT)
-        return None
+            os.killpg(child.pid, signal.SIGSTOP)  # first, to be sure that it dies in the middle of a send
+            if held := _sending(engine).get(holder, 0):
+                child.end()
+                people.print(f"kill -9 of {child.name}, which was sending; messages in its hands: {held:,}")
+                return held
+            os.killpg(child.pid, signal.SIGCONT)
+        time.sleep(0.002)
+    return None
 
-    def _sending(self) -> dict[str, int]:
-        """How many messages each process has begun to send and not settled."""
-        m = self._messages
-        query = select(m.c.locked_by, func.count()).where(m.c.begun_at.is_not(None)).group_by(m.c.locked_by)
-        with self._engine.connect() as connection:
-            return dict(connection.execute(query).tuples().all())
 
-    def _service(self, holder: str) -> Service | None:
-        """The worker to which a process belongs. A holder is `<host>:<pid>`."""
-        with suppress(ProcessLookupError, ValueError):
-            group = os.getpgid(int(holder.rpartition(":")[2]))
-            return next((service for service in self._relay if service.child.pid == group), None)
-        return None
+def _sending(engine: Engine) -> dict[str, int]:
+    """How many messages each process has begun to send and not settled."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("SELECT holder, sum(cardinality(seqs)) FROM outbox_leases WHERE begun_at IS NOT NULL GROUP BY holder")
+        )
+        return {holder: int(count) for holder, count in rows}
 
-    def _say(self, text: str) -> None:
-        self._bar.console.print(text, highlight=False)
+
+def _worker(relay: Relay, holder: str) -> Child | None:
+    """The worker to which a process belongs. A holder is `<host>:<pid>`."""
+    with suppress(ProcessLookupError, ValueError):
+        group = os.getpgid(int(holder.rpartition(":")[2]))
+        return next((child for child in relay if child.pid == group and child.alive), None)
+    return None

@@ -10,27 +10,15 @@ from contextlib import suppress
 
 from outbox_tasks.local.ports import LOOPBACK
 
-FAILING_SHARE = 0.06
-"""Of the requests with messages."""
-
-ARRIVES = (0.0, 0.0, 0.0, 0.5, 1.0)
-"""The part of a failing request that reaches Redis. If all of it does, only the answer is lost: nobody knows whether
-the messages have arrived."""
-
-LATENCY, HELD = 0.002, 1.0
-"""Seconds that a request is on its way, as over a network; and the one that is held."""
-
-AT_ONCE = 1 << 20
-
 
 class FailingProxy:
     """Hands the publishers' requests on to Redis, in threads that end with the process."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, port: int) -> None:
         self.failures = 0
         self.hold = False
         """Set it to be slow with the next request: so its sender can be killed meanwhile."""
-        self._redis = (host, port)
+        self._redis = (LOOPBACK, port)
         self._listening = socket.create_server((LOOPBACK, 0))
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -43,16 +31,18 @@ class FailingProxy:
     def _requests(self, near: socket.socket) -> None:
         with near, suppress(OSError), socket.create_connection(self._redis) as far:
             threading.Thread(target=_answers, args=(far, near), daemon=True).start()
-            while request := near.recv(AT_ONCE):
-                time.sleep(LATENCY)
+            while request := near.recv(1 << 20):
+                time.sleep(0.002)  # as over a network
                 if b"XADD" in request:
                     if self.hold:
                         self.hold = False
-                        time.sleep(HELD)
-                    if random.random() < FAILING_SHARE:
+                        time.sleep(1.0)
+                    if random.random() < 0.06:
                         self.failures += 1
                         near.shutdown(socket.SHUT_RDWR)
-                        far.sendall(request[: int(len(request) * random.choice(ARRIVES))])
+                        # How much of the request reaches Redis. If all of it does, only the answer is lost: nobody
+                        # knows whether the messages have arrived.
+                        far.sendall(request[: int(len(request) * random.choice((0.0, 0.0, 0.0, 0.5, 1.0)))])
                         break
                 far.sendall(request)
             far.shutdown(socket.SHUT_WR)
@@ -60,6 +50,6 @@ class FailingProxy:
 
 def _answers(far: socket.socket, near: socket.socket) -> None:
     with suppress(OSError):
-        while answer := far.recv(AT_ONCE):
+        while answer := far.recv(1 << 20):
             near.sendall(answer)
         near.shutdown(socket.SHUT_RDWR)

@@ -19,13 +19,12 @@ from psycopg import sql
 
 from outbox_tasks.local.binaries import valkey_server
 from outbox_tasks.local.cluster import Cluster
-from outbox_tasks.local.errors import ServerNotReady, ServerNotStarted
+from outbox_tasks.local.errors import NotStarted
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.watcher import WatchedDirectory
 
-READY_TIMEOUT = 120.0
-PROBE_INTERVAL = 0.01
+READY_SECONDS = 120
 
 # What a server says if its port was taken in the meantime, or if processes of a killed predecessor still end. A second
 # try helps.
@@ -57,24 +56,31 @@ class EmbeddedServer(ABC):
 
     @property
     def port(self) -> int:
-        if self._port is None:
-            raise ServerNotStarted(server=self.name)
+        assert self._port is not None, "call start() first"
         return self._port
 
     @property
+    def child(self) -> Child:
+        assert self._child is not None, "call start() first"
+        return self._child
+
+    @property
     def pid(self) -> int:
-        if self._child is None:
-            raise ServerNotStarted(server=self.name)
-        return self._child.pid
+        return self.child.pid
 
     @property
     def alive(self) -> bool:
         return self._child is not None and self._child.alive
 
     @property
-    def returncode(self) -> int | None:
-        """None while it runs, and before it has run."""
-        return None if self._child is None else self._child.returncode
+    def directory(self) -> Path:
+        """Where its data are."""
+        if self._given is not None:
+            self._given.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return self._given
+        if self._temporary is None:
+            self._temporary = WatchedDirectory(self.name.lower())
+        return Path(self._temporary.name)
 
     def start(self) -> None:
         """Start it and wait until it answers; nothing happens if it runs already."""
@@ -100,14 +106,12 @@ class EmbeddedServer(ABC):
 
     def restart(self) -> None:
         """An orderly restart at the same address; the data on disk stay."""
-        if self._child is not None:
-            self._child.stop()
+        self.child.stop()
         self.start()
 
     def kill(self) -> None:
         """`kill -9`; the data on disk stay for the next `start()`."""
-        if self._child is not None:
-            self._child.kill()
+        self.child.kill()
 
     def tail(self, count: int = 20) -> str:
         """The last lines of its log."""
@@ -120,52 +124,33 @@ class EmbeddedServer(ABC):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def directory(self) -> Path:
-        """Where its data are."""
-        if self._given is not None:
-            self._given.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return self._given
-        if self._temporary is None:
-            self._temporary = WatchedDirectory(self.name.lower())
-        return Path(self._temporary.name)
-
     def _launch(self, log: Path) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT
+        deadline = time.monotonic() + READY_SECONDS
         port_file, remembered = log.with_suffix(".port"), None  # so that addresses stay valid in a given directory
         with suppress(OSError, ValueError):
             remembered = int(port_file.read_text())
         while True:
             log.unlink(missing_ok=True)
             port = self._port or free_port(remembered)
-            self._child = self._start_child(port, log)
-            if self._gets_ready(self._child, port, deadline):
-                break
-            self._child.end()
-            if time.monotonic() > deadline or not any(text in self._child.tail() for text in IN_USE):
-                reason = f"it ended with exit code {self._child.returncode}"
-                raise ServerNotReady(server=self.name, reason=reason, tail="\n" + self._child.tail())
+            child = self._child = self._start_child(port, log)
+            while child.alive and time.monotonic() < deadline:
+                if self._is_ready(child, port):
+                    self._port = port
+                    port_file.write_text(str(port))
+                    return
+                time.sleep(0.01)
+            child.end()
+            if time.monotonic() > deadline or not any(text in child.tail() for text in IN_USE):
+                reason = f"no answer within {READY_SECONDS} s, exit code {child.returncode}"
+                raise NotStarted(name=f"The embedded {self.name}", reason=reason, tail="\n" + child.tail())
             time.sleep(0.05)
-        self._port = port
-        port_file.write_text(str(port))
-
-    def _gets_ready(self, child: Child, port: int, deadline: float) -> bool:
-        """False if it ended; raises if it lives and doesn't answer."""
-        while child.alive:
-            if self._is_ready(child, port):
-                return True
-            if time.monotonic() > deadline:
-                reason = f"no answer within {READY_TIMEOUT:g} s"
-                raise ServerNotReady(server=self.name, reason=reason, tail="\n" + child.tail())
-            time.sleep(PROBE_INTERVAL)
-        return False
 
 
 class EmbeddedPostgres(EmbeddedServer):
     """PostgreSQL with a database and superuser `outbox` and a random password, durable as in production.
 
     `settings` are server settings (`{"max_connections": "10"}`) over `cluster.SETTINGS`. One server at a time
-    can use a directory; a second one is refused with `DirectoryInUse`.
+    can use a directory; a second one is refused.
     """
 
     name = "PostgreSQL"
@@ -178,8 +163,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        if not self._url:
-            raise ServerNotStarted(server=self.name)
+        assert self._url, "call start() first"
         return self._url
 
     def stop(self) -> None:
@@ -200,8 +184,7 @@ class EmbeddedPostgres(EmbeddedServer):
         try:
             # Only our server knows this password.
             with psycopg.connect(self._url, dbname="postgres", connect_timeout=2, autocommit=True) as connection:
-                found = connection.execute("SELECT FROM pg_database WHERE datname = 'outbox'").rowcount
-                if not found:
+                if not connection.execute("SELECT FROM pg_database WHERE datname = 'outbox'").rowcount:
                     connection.execute(sql.SQL("CREATE DATABASE outbox"))
         except psycopg.OperationalError:
             return False
@@ -219,14 +202,9 @@ class EmbeddedValkey(EmbeddedServer):
 
     def _start_child(self, port: int, log: Path) -> Child:
         options = {
-            "bind": LOOPBACK,
-            "port": str(port),
-            "dir": str(self.directory),
-            "save": "",
-            "appendonly": "no",
-            "maxmemory-policy": "noeviction",
-            "loglevel": "notice",
-        }
+            "bind": LOOPBACK, "port": str(port), "dir": str(self.directory), "save": "", "appendonly": "no",
+            "maxmemory-policy": "noeviction", "loglevel": "notice",
+        }  # fmt: skip
         argv = [str(valkey_server())]
         for option, value in options.items():
             argv += [f"--{option}", value]

@@ -48,19 +48,20 @@ PLAIN = [sys.executable, "-m", "celery"]
 """How most commands begin. They are forks of a warm process, but for gevent: that changes what is not imported yet."""
 
 
-class Forked:
-    """A process that the server of `warm` has started, for `Child` in place of a `Popen`."""
+class Forked(Child):
+    """A process that the server of `warm` has started."""
 
-    stdout = None
+    _child_created = False  # by subprocess, which must not look after it
 
-    def __init__(self, pid: int, code: Path) -> None:
-        self.pid = pid
-        self._code = code
+    def __init__(self, name: str, pid: int, code: Path, log: Path, stop_timeout: float) -> None:
+        self.name, self.pid, self._code, self.log, self.stop_timeout = name, pid, code, log, stop_timeout
+        self.returncode: Any = None
+        self._watcher = end_with_us(pid, "KILL")
 
     def poll(self) -> int | None:
         with suppress(FileNotFoundError):
-            return int(self._code.read_text())
-        return None
+            self.returncode = int(self._code.read_text())
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         deadline = time.monotonic() + (math.inf if timeout is None else timeout)
@@ -94,9 +95,8 @@ class Warm:
         assert self._server.stdout is not None
         print(json.dumps(wanted), file=self._server.stdin, flush=True)
         pid = int(self._server.stdout.readline())
-        forked: Any = Forked(pid, Path(self._codes.name, str(pid)))
-        child = Child(name, tuple(argv), signals.SIGTERM, stop_timeout, log, None, forked)
-        child._watcher = end_with_us(pid, "KILL")
+        child = Forked(name, pid, Path(self._codes.name, str(pid)), log, stop_timeout)
+        child.argv = argv
         return child
 
 

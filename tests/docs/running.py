@@ -190,8 +190,8 @@ class Page:
         with Child.start(place, argv, env=self.env, cwd=self.directory, log=out) as child:
             try:
                 code = child.wait(SECONDS)
-            except TimeoutError as error:
-                raise BlockFailed(f"{place}: {error}\n{child.tail(40)}") from None
+            except subprocess.TimeoutExpired:
+                raise BlockFailed(f"{place}: not over in {SECONDS} s\n{child.tail(40)}") from None
         return subprocess.CompletedProcess(argv, code, out.read_text(errors="replace"))
 
     def _environment(self) -> dict[str, str]:

@@ -13,7 +13,6 @@ import psutil
 from lab.soak.faults.kind import FAKETIME, End, Kind, faketime
 from lab.soak.stage import Stage
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.relay_processes import Service
 
 AHEAD = (-3600, 3600)
 """Seconds by which a wrong clock is wrong."""
@@ -24,13 +23,20 @@ SLEEP = "import select, time\ntime.sleep = lambda seconds: select.select([], [],
 """Python's own sleep fails under libfaketime where the monotonic clock is left alone, and waits for locks where not."""
 
 
-def service(stage: Stage, chance: random.Random, prefix: str) -> Service:
-    return chance.choice([one for one in stage.relay if one.name.startswith(prefix)])
+def one_of(stage: Stage, chance: random.Random, prefix: str) -> Child:
+    """One of the relay's processes whose names begin with `prefix`."""
+    return chance.choice([child for child in stage.relay if child.name.startswith(prefix)])
+
+
+def again(stage: Stage, child: Child, **env: str) -> None:
+    """Start one of the relay's processes again, with these variables besides. The caller ends the former one."""
+    options = {**child.options, "env": {**child.options["env"], **env}}
+    stage.relay[stage.relay.index(child)] = Child.start(child.name, child.argv, **options)
 
 
 def _pool(stage: Stage, chance: random.Random) -> psutil.Process:
     """A process of a publish worker's pool."""
-    return chance.choice(psutil.Process(service(stage, chance, "publish").child.pid).children())
+    return chance.choice(psutil.Process(one_of(stage, chance, "publish").pid).children())
 
 
 def _stopped(process: psutil.Process) -> End:
@@ -52,35 +58,36 @@ def child_stopped(stage: Stage, chance: random.Random) -> End:
 
 
 def worker_killed(stage: Stage, chance: random.Random) -> End:
-    victim = service(stage, chance, "publish")
-    victim.child.kill()
-    return stage.relay.replace(victim).end
+    victim = one_of(stage, chance, "publish")
+    victim.kill()
+    again(stage, victim)
+    return victim.end
 
 
 def worker_stopped(stage: Stage, chance: random.Random) -> End:
-    return _stopped(psutil.Process(service(stage, chance, "publish").child.pid))
+    return _stopped(psutil.Process(one_of(stage, chance, "publish").pid))
 
 
 def claim_killed(stage: Stage, chance: random.Random) -> None:
-    _again(stage, service(stage, chance, "claim"))
+    _killed(stage, one_of(stage, chance, "claim"))
 
 
 def claim_stopped(stage: Stage, chance: random.Random) -> End:
-    return _stopped(psutil.Process(service(stage, chance, "claim").child.pid))
+    return _stopped(psutil.Process(one_of(stage, chance, "claim").pid))
 
 
 def beat_killed(stage: Stage, chance: random.Random) -> None:
-    _again(stage, service(stage, chance, "beat"))
+    _killed(stage, one_of(stage, chance, "beat"))
 
 
-def _again(stage: Stage, victim: Service) -> None:
-    victim.child.end()
-    stage.relay.replace(victim)
+def _killed(stage: Stage, victim: Child, **env: str) -> None:
+    victim.end()
+    again(stage, victim, **env)
 
 
 def two_beats(stage: Stage, chance: random.Random) -> End:
-    beat = service(stage, chance, "beat")
-    return Child.start("second beat", beat.child.argv, **beat.options).end
+    beat = one_of(stage, chance, "beat")
+    return Child.start("second beat", beat.argv, **beat.options).end
 
 
 def other_clock(place: Path, **clock: str) -> dict[str, str]:
@@ -93,27 +100,25 @@ def other_clock(place: Path, **clock: str) -> dict[str, str]:
 
 
 def clock_wrong(stage: Stage, chance: random.Random) -> End:
-    victim = service(stage, chance, "")
-    right = victim.options["env"]
+    victim = one_of(stage, chance, "")
+    place = stage.relay.index(victim)
     clock = other_clock(stage.options.directory / "clock", FAKETIME=f"{chance.randint(*AHEAD):+d}s")
-    victim.options["env"] = {**right, **clock}
-    _again(stage, victim)
+    _killed(stage, victim, **clock)
 
     def end() -> None:
-        victim.options["env"] = right
-        _again(stage, victim)
+        stage.relay[place].options = victim.options
+        _killed(stage, stage.relay[place])
 
     return end
 
 
 def clock_set_back(stage: Stage, chance: random.Random) -> End:
-    victim = service(stage, chance, "beat")
-    right, file = victim.options["env"], stage.options.directory / "clock" / "ahead"
+    victim = one_of(stage, chance, "beat")
+    place, file = stage.relay.index(victim), stage.options.directory / "clock" / "ahead"
     clock = other_clock(file.parent, FAKETIME_TIMESTAMP_FILE=str(file), FAKETIME_CACHE_DURATION="1")
     file.write_text(f"{chance.randint(90, AHEAD[1]):+d}s")
-    victim.options["env"] = {**right, **clock}
-    _again(stage, victim)
-    victim.options["env"] = right  # of a process that takes its place
+    _killed(stage, victim, **clock)
+    stage.relay[place].options = victim.options  # of a process that takes its place
 
     def end() -> None:
         file.write_text("+0s")
