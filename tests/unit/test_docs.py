@@ -63,6 +63,15 @@ def test_the_first_screen_of_the_readme_is_short() -> None:
     assert len("".join(code).splitlines()) <= 10
 
 
+def test_the_pages_are_short() -> None:
+    """What a page says twice, nobody keeps true. Only what people look things up in may be long."""
+    words = {page: len(page.read_text(encoding="utf-8").split()) for page in [ROOT / "README.md", *DOCS.rglob("*.md")]}
+    assert sum(words.values()) <= 42_000
+    assert words.pop(ROOT / "README.md") <= 1_000
+    long = {page.stem for page, count in words.items() if count > 1_500}
+    assert long <= {"settings", "doctor"}
+
+
 def headings(page: Path) -> set[str]:
     """As GitHub names them in links."""
     found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
