@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine, cast, literal, text
@@ -68,6 +69,16 @@ def test_every_worker_answers(celery_setup: CeleryTestSetup, kind: Any) -> None:
         return sorted(name.partition("@")[0] for reply in celery_setup.app.control.ping() for name in reply)
 
     eventually(lambda: answering() == expected)
+
+
+def test_no_process_of_the_relay_listens_anywhere(relay: Relay, celery_setup: CeleryTestSetup) -> None:
+    """Unless a setting says so, nobody can connect to them."""
+    processes = [psutil.Process(node.container.pid) for node in relay.nodes]
+    processes += [child for process in processes for child in process.children(recursive=True)]
+    connections = [each for process in processes for each in process.net_connections("inet")]
+    states = {each.status for each in connections}
+    assert psutil.CONN_ESTABLISHED in states
+    assert psutil.CONN_LISTEN not in states
 
 
 def test_a_row_of_a_session_is_delivered_as_it_was_written(

@@ -332,11 +332,3 @@ class TestByHand:
         open_it(store, rows)
         assert pauses.resume(store, "orders", "ada")
         assert len(claimed(store)) == 3
-
-    def test_a_pause_stops_queued_singles(self, store: Store, rows: Rows) -> None:
-        rows.insert(5)
-        singles = claimed(store)
-        pauses.pause(store, "orders", "ada", None)
-        destination = Destination(Outcome.sent())
-        assert {*run(store, destination, singles)} == {None}
-        assert destination.sent == []

@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import func, insert, text
+from sqlalchemy import text
 
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import DrainAsked, Single, Step, Verdict
-from outbox_tasks.operating import pauses
 from outbox_tasks.relay.claim import MANY_DUE, QUEUED_A_SECOND, QUEUED_AT_MOST, Pace, claim
 from outbox_tasks.relay.store import Store
 from tests.claims import begin, keep_house, take_batch
@@ -183,6 +182,17 @@ def test_destinations_share_the_room_in_the_publish_queue(new_store: MakeStore, 
     assert len(claimed(store)[0]) == QUEUED_AT_MOST
 
 
+def test_a_claim_that_finds_nothing_is_logged_at_debug_only(
+    store: Store, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "outbox_tasks.claim")
+    for count in range(2):
+        rows.insert(count)
+        claimed(store)
+    said = [(record.levelname, record.getMessage()[:18]) for record in caplog.records]
+    assert said == [("DEBUG", "claimed 0 singles,"), ("INFO", "claimed 1 singles,")]
+
+
 def test_what_was_taken_back_is_told_once(store: Store, rows: Rows) -> None:
     rows.insert()
     claimed(store)
@@ -210,44 +220,6 @@ def test_a_broker_that_refuses_leaves_no_lease_and_no_slot(new_store: MakeStore,
     assert {row.last_error_code for row in rows.hot()} == {None}
 
 
-def test_a_paused_destination_gets_nothing(new_store: MakeStore, rows: Rows) -> None:
-    rows.insert(3)
-    rows.insert(3, key="a")
-    store = new_store()
-    pauses.pause(store, "orders", "ada", "maintenance")
-    assert claimed(store) == ([], [])
-    pauses.resume(store, "orders", "ada")
-    assert len(claimed(store)[0]) == 4
-
-
-@pytest.mark.parametrize("key", [None, "own"])
-def test_one_message_at_a_time_tries_an_open_circuit_first_one_that_has_never_failed(
-    new_store: MakeStore, rows: Rows, key: str | None
-) -> None:
-    rows.insert(2, key=key and "old", attempts=1, last_error_code="away")
-    [new] = rows.insert(1, key=key and "new")
-    store = new_store(singles=0)
-    opened = {"name": "orders", "failures": 9, "opened_at": func.now(), "pause_until": seconds_from_now(-1)}
-    with rows.engine.begin() as connection:
-        connection.execute(insert(rows.tables.destinations).values(opened))
-    [probe], drains = claimed(store)
-    assert (probe.id, drains) == (new, [])
-    assert claimed(store) == ([], [])
-    message = begin(store, probe)
-    assert message
-    store.settle(probe.token, "orders", [Verdict(message, Step.SENT)])
-    assert [row.state for row in store.traffic.states()] == ["closed"]
-    assert len(claimed(store)[1]) == 1
-
-
-def test_a_claim_takes_no_more_than_the_rate_allows(new_store: MakeStore, rows: Rows) -> None:
-    rows.insert(40)
-    store = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 20}})
-    began = time.monotonic()
-    taken = sum(len(claimed(store)[0]) for _ in range(5))
-    assert 20 <= taken <= 20 + 20 * (time.monotonic() - began) + 1
-
-
 def test_a_drain_takes_no_more_than_the_rate_allows(new_store: MakeStore, rows: Rows) -> None:
     rows.insert(100)
     store = new_store(destinations={"orders": {"url": "redis+stream://localhost/0/x", "rate_limit": 20}})
@@ -261,3 +233,23 @@ def test_a_drain_puts_back_what_its_batch_did_not_need(new_store: MakeStore, row
     for count in (1, 15):
         rows.insert(count)
         assert len(take_batch(store).messages) == count
+
+
+@pytest.mark.parametrize("keys", [(None, None, None), ("a", "b", "c")], ids=["without keys", "with keys"])
+def test_the_next_message_that_is_due_within_some_seconds_is_found(
+    store: Store, rows: Rows, keys: tuple[str | None, ...]
+) -> None:
+    rows.insert(key=keys[0], locked_until=seconds_from_now(3600))
+    take_batch(store)  # it puts messages aside that have keys, and are not due
+    assert store.until_next_due(50) is None
+    rows.insert(key=keys[1], locked_until=seconds_from_now(40))
+    rows.insert(key=keys[2], locked_until=seconds_from_now(30))
+    take_batch(store)
+    assert 10 < (store.until_next_due(50) or 0) <= 30
+
+
+def test_behind_a_message_of_its_key_nothing_is_due(store: Store, rows: Rows) -> None:
+    rows.insert(key="a", locked_until=seconds_from_now(3600))
+    rows.insert(key="a", locked_until=seconds_from_now(30))
+    take_batch(store)
+    assert store.until_next_due(50) is None

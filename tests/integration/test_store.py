@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -139,23 +137,6 @@ class TestTakeSingly:
         assert {single.id for single in first} == set(ids[4:])
         assert {single.id for single in take(new_store(), {"orders": 10})} == set(ids[:4])
 
-    def test_two_stores_at_once_never_share_a_row(self, new_store: MakeStore, rows: Rows) -> None:
-        ids = rows.insert(600)
-        together = threading.Barrier(2)
-
-        def run(store: Store) -> list[str]:
-            together.wait(10)
-            taken: list[str] = []
-            while singles := take(store, {"orders": 20}):
-                taken += [single.id for single in singles]
-            return taken
-
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(run, [new_store(), new_store()])
-        assert not set(first) & set(second)
-        # What one skipped because the other had it locked, the other has taken.
-        assert sorted(first + second) == sorted(ids)
-
 
 class TestALeaseThatRanOut:
     def test_before_its_send_began_says_so_and_spends_nothing(
@@ -260,20 +241,6 @@ class TestBegin:
         before = rows.hot()
         assert begin(store, taken) is None
         assert rows.hot() == before
-
-    def test_of_two_at_once_one_begins(self, new_store: MakeStore, rows: Rows) -> None:
-        rows.insert(100)
-        stores = [new_store(), new_store()]
-        singles = take(stores[0], {"orders": 100})
-
-        def run(store: Store) -> set[str]:
-            return {single.id for single in singles if begin(store, single)}
-
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(run, stores)
-        assert not first & second
-        assert len(first | second) == 100
-        assert {row.attempts for row in rows.hot()} == {1}
 
     def test_a_retry_begins_only_with_its_own_lease(self, store: Store, single: MakeSingle) -> None:
         taken = single()
@@ -568,31 +535,6 @@ class TestRaces:
             assert take(store, {"orders": 1}) == []
             settling.commit()
         assert take(store, {"orders": 1}) == []
-
-    def test_every_message_is_settled_once_though_leases_run_out_early(self, new_store: MakeStore, rows: Rows) -> None:
-        """Leases so short that they run out in the hands of their holders."""
-        ids = rows.insert(100)
-        store = new_store(destinations={"orders": {"url": "a://b", "max_attempts": 1000}})
-        settled: list[int] = []
-
-        def run(number: int) -> None:
-            while len(settled) < len(ids):
-                singles = take(store, {"orders": 5})
-                for single in singles:
-                    if hash(single.token) % 4 == 0:
-                        rows.change([single.id], locked_until=seconds_from_now(-1))
-                    message = begin(store, single)
-                    if hash(single.token) % 4 == 1:
-                        rows.change([single.id], locked_until=seconds_from_now(-1))
-                    if message:
-                        settled.extend(settle(store, single.token, Verdict(message, Step.SENT)))
-                if not singles:
-                    time.sleep(0.002)
-
-        with ThreadPoolExecutor(3) as pool:
-            list(pool.map(run, range(3)))
-        assert len(settled) == len(set(settled)) == len(ids)
-        assert sorted(str(row.id) for row in rows.archived()) == sorted(ids)
 
 
 def waits_for_a_lock(rows: Rows) -> bool:

@@ -613,11 +613,3 @@ class TestDurability:
         lease()
         with store.engine.connect() as connection:
             assert connection.scalar(text("SHOW synchronous_commit")) == "on"
-
-
-def test_many_threads_share_a_store(store: Store, rows: Rows) -> None:
-    rows.insert(200)
-    with ThreadPoolExecutor(16) as pool:
-        taken = list(pool.map(lambda _: take(store, {"orders": 10}), range(40)))
-    ids = [claimed.id for batch in taken for claimed in batch]
-    assert len(ids) == len(set(ids))

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_tasks.model import Outcome, Step, Verdict
+from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.claims import begin, take, take_batch
@@ -96,47 +96,6 @@ def test_a_message_without_attempts_left_is_a_dead_letter(box: Box, storage: Sto
     assert box.where(1) == ["dead"]
     history = box.value("SELECT history FROM outbox_trouble")
     assert [entry["what"] for entry in history][-1] == "dead"
-
-
-def test_an_outage_spends_no_attempt(box: Box, storage: Store) -> None:
-    box.write(1)
-    drained(storage, Receiver(lambda message: Outcome.outage("down", "no answer")))
-    assert box.rows("SELECT attempts, spared, outages FROM outbox_trouble") == [(1, 1, 1)]
-    assert box.where(1) == ["waiting"]
-
-
-def test_a_lease_that_ran_out_is_taken_again_with_its_cause_and_each_message_goes_alone(
-    box: Box, storage: Store
-) -> None:
-    box.write(3)
-    take_batch(storage)
-    box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
-    for seq in (1, 2, 3):
-        batch = take_batch(storage)
-        assert [(message.seq, message.attempts) for message in batch.messages] == [(seq, 2)]
-    assert box.rows("SELECT DISTINCT code, history -> 0 ->> 'code' FROM outbox_trouble") == [("unsettled", "unsettled")]
-    box.check_books()
-
-
-def test_a_late_drain_changes_nothing(box: Box, storage: Store) -> None:
-    box.write(2)
-    batch = take_batch(storage)
-    box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
-    assert sent(storage, Receiver()) == 2
-    late = [Verdict(message, Step.SENT) for message in batch.messages]
-    assert storage.settle(batch.token, "orders", late) == (set(), False)
-    box.check_books()
-
-
-def test_a_late_single_does_not_begin(box: Box, storage: Store) -> None:
-    box.write(1)
-    [single] = take(storage, {"orders": 10})
-    box.rows("UPDATE outbox_leases SET locked_until = now() RETURNING 1")
-    assert begin(storage, single) is None
-    assert sent(storage, Receiver()) == 1
-    assert begin(storage, single) is None
-    assert box.value("SELECT history -> 0 ->> 'code' FROM outbox_trouble") == "lease_expired"
-    box.check_books()
 
 
 @pytest.mark.parametrize("key", [None, "a"])

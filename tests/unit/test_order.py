@@ -1,4 +1,4 @@
-"""The order of a key inside a batch, whatever the publisher answers."""
+"""The order of a key inside a batch, and an outcome for each message, whatever the publisher answers."""
 
 from __future__ import annotations
 
@@ -108,6 +108,28 @@ def test_a_publisher_that_can_not_be_made_is_an_outage_for_all() -> None:
     messages = [message(number, key="a") for number in range(2)]
     outcomes = send_in_order(settings(), Missing(), "orders", messages)
     assert [(outcome.result, outcome.code) for outcome in outcomes] == [(Result.OUTAGE, "unusable")] * 2
+
+
+@pytest.mark.parametrize("error", [KeyError("field"), ValueError("odd"), TimeoutError()], ids=repr)
+@pytest.mark.parametrize(("count", "code"), [(2, "failed_together"), (1, "failed_alone")])
+def test_an_unknown_exception_is_a_retry_and_says_whether_it_struck_one_or_several(
+    error: Exception, count: int, code: str
+) -> None:
+    class Raising(Answering):
+        def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+            raise error
+
+    outcomes = send_in_order(settings(), {"orders": Raising()}, "orders", [message(n) for n in range(count)])
+    assert [(o.result, o.code, o.error) for o in outcomes] == [(Result.RETRY, code, repr(error))] * count
+
+
+def test_a_publisher_that_forgets_an_outcome_fails_its_whole_batch() -> None:
+    class Forgetful(Answering):
+        def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+            return super().publish(messages)[1:]
+
+    outcomes = send_in_order(settings(), {"orders": Forgetful()}, "orders", [message(n) for n in range(3)])
+    assert [(o.result, o.code) for o in outcomes] == [(Result.RETRY, "failed_together")] * 3
 
 
 def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outbox_tasks.model import LeasedMessage, Outcome, Step, Verdict
 from outbox_tasks.relay import retry as rules
-from outbox_tasks.relay.retry import JITTER, LONGEST_ASKED, MAX_ERROR, backoff, unsendable
+from outbox_tasks.relay.retry import JITTER_SHARE, LONGEST_ASKED_SECONDS, MAX_ERROR, backoff, unsendable
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings
 
@@ -40,7 +40,7 @@ def judge(
 
 @pytest.fixture
 def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "JITTER", 0)
+    monkeypatch.setattr(rules, "JITTER_SHARE", 0)
 
 
 class TestBackoff:
@@ -49,7 +49,7 @@ class TestBackoff:
         plain = min(cap, base * 2.0 ** min(attempts - 1, 60))
         wait = backoff(with_backoff(base, cap), attempts)
         assert plain <= wait * (1 + 1e-9)
-        assert wait <= plain * (1 + JITTER) * (1 + 1e-9)
+        assert wait <= plain * (1 + JITTER_SHARE) * (1 + 1e-9)
 
     @given(bases, caps, attempts, st.floats(0, 100_000))
     def test_is_never_shorter_than_the_destination_asked_for(
@@ -116,8 +116,8 @@ class TestJudge:
     @pytest.mark.usefixtures("no_jitter")
     @pytest.mark.parametrize(
         ("asked", "wait"),
-        [(1e10, LONGEST_ASKED), (float("inf"), LONGEST_ASKED), (10**400, 1), (float("nan"), 1), (float("-inf"), 1),
-         (-5, 1), ("soon", 1), ("7", 7)],
+        [(1e10, LONGEST_ASKED_SECONDS), (float("inf"), LONGEST_ASKED_SECONDS), (10**400, 1), (float("nan"), 1),
+         (float("-inf"), 1), (-5, 1), ("soon", 1), ("7", 7)],
     )  # fmt: skip
     @pytest.mark.parametrize("make", [Outcome.retry, Outcome.outage])
     def test_a_destination_can_ask_only_for_a_limited_wait(self, make: Any, asked: Any, wait: float) -> None:
@@ -128,7 +128,7 @@ class TestJudge:
         steps = {judge(TEN_ATTEMPTS, 1, outcome).step for _ in range(300)}
         assert steps == {Step.RETRY}
 
-    @given(st.integers(1, 9), st.none() | st.floats(0, LONGEST_ASKED))
+    @given(st.integers(1, 9), st.none() | st.floats(0, LONGEST_ASKED_SECONDS))
     def test_the_visibility_timeout_covers_every_retry_by_celery(self, attempt: int, asked: float | None) -> None:
         verdict = judge(TEN_ATTEMPTS, attempt, Outcome.retry("busy", "later", retry_after=asked))
         assert verdict.step in (Step.RETRY, Step.LATER)
