@@ -22,8 +22,8 @@ from outbox_tasks.broker.names import ALL_QUEUES, CLAIM_TASK, DRAIN_TASK, FEED_T
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.tls import verified
 from outbox_tasks.errors import ConfigurationError, OutboxError
+from outbox_tasks.satellites import satellites
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.supervised import supervise
 from outbox_tasks.telemetry import logs
 from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.worker.resources import Resources
@@ -119,7 +119,8 @@ def install(app: Celery, settings: Settings) -> Resources:
     resources = register(app, settings)
     connect(resources)
     logs.quieten_claims()
-    supervise(app, settings)
+    for each in satellites().values():
+        each.install(app, settings)
     _add_queues(app)
     _add_schedule(app, settings)
     keep_pace(app)

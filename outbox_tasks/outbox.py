@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,10 +15,9 @@ from celery.canvas import Signature
 from celery.result import AsyncResult
 
 from outbox_tasks.errors import UncapturableTask
-from outbox_tasks.feeds.writer import Feed, FeedWriter
 from outbox_tasks.model import Message, Priority
+from outbox_tasks.satellites import satellite, satellites
 from outbox_tasks.settings import Settings
-from outbox_tasks.supervised.by_default import by_default
 from outbox_tasks.writing.arguments import check, check_app, check_task, each_message
 from outbox_tasks.writing.broker_nudge import broker_nudge
 from outbox_tasks.writing.capture import (
@@ -83,7 +82,11 @@ class Outbox:
     """
 
     def __init__(
-        self, settings: Settings | None = None, *, celery: Celery | None = None, feed: Feed | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        celery: Celery | None = None,
+        feed: Callable[[], str] | str | None = None,
     ) -> None:
         check("settings", settings, settings is None or isinstance(settings, Settings), "must be outbox_tasks.Settings")
         if celery is not None:
@@ -95,10 +98,12 @@ class Outbox:
         self.feed = feed
         self._writer = self._new_writer(celery)
 
-    def _new_writer(self, app: Celery | None) -> Writer | FeedWriter:
+    def _new_writer(self, app: Celery | None) -> Writer:
+        nudge = broker_nudge(self.settings, app)
         if self.feed is None:
-            return Writer(self.settings, broker_nudge(self.settings, app))
-        return FeedWriter(self.settings, self.feed, broker_nudge(self.settings, app))
+            return Writer(self.settings, nudge)
+        writer: Writer = satellite("feeds").writer(self.settings, self.feed, nudge)
+        return writer
 
     @overload
     def publish(
@@ -254,10 +259,8 @@ class Outbox:
         """Supervise the stored tasks of `app` that go to its own broker: the row of each stays until the app's workers
         say that it has run. `install` does it too. A destination with `confirm = "sent"` is left out.
         """
-        from outbox_tasks.supervised import supervise  # an application that only writes does not need it
-
         check_app("app", app)
-        supervise(app, self.settings)
+        satellite("supervised").install(app, self.settings)
         say_when_configured(app)
         app.outbox_of_app = self
 
@@ -274,9 +277,7 @@ class Outbox:
         Raises `NotSupervised`, `NotInTransaction`, or `RunLost`: another worker has the task by now, so let this error
         roll the transaction back.
         """
-        from outbox_tasks.supervised.complete import complete
-
-        ended: Awaitable[None] | None = complete(session, result)
+        ended: Awaitable[None] | None = satellite("supervised").complete(session, result)
         return ended
 
     def _target_of(self, capture: Capturing) -> Target | None:
@@ -288,7 +289,7 @@ class Outbox:
 
     def _confirms(self, app: Celery, task: str, queues: Collection[str]) -> bool:
         destination = self.settings.destinations[self.settings.task_destination(task)]
-        return by_default(app, self.settings, destination, task, queues)
+        return any(each.confirms(app, self.settings, destination, task, queues) for each in satellites().values())
 
     def _store(self, session: AnySession, message: Message) -> object:
         self.write_task(session, message)

@@ -6,7 +6,7 @@ found by its entry point in the group `outbox_tasks.satellites`; taking it out i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
@@ -32,6 +32,8 @@ class Satellite:
 
     tables: ClassVar[str | None] = None
     """The SQL file that makes its tables in the relay's database."""
+    rights: ClassVar[Mapping[str, Mapping[str, tuple[str, ...]]]] = {}
+    """The privileges of each role on these tables, which are named without `outbox_`: see `database.rights`."""
     commands: ClassVar[Mapping[str, Command]] = {}
     """Commands of `outbox-tasks`, by name."""
 
@@ -53,7 +55,7 @@ class Satellite:
         """Take back messages whose time with a worker is over: rows with `destination` and `cause`, at most `most`."""
         return ()
 
-    def copy(self, store: Any, stop: Any) -> bool:
+    def copy(self, store: Any, stop: Callable[[], bool]) -> bool:
         """Copy messages from elsewhere into the relay's tables, for some seconds. Returns whether there are more."""
         return False
 
@@ -62,6 +64,14 @@ class Satellite:
 
     def checks(self) -> Sequence[Any]:
         """Checks of `operating.problems`, after those of the operations."""
+        return ()
+
+    def acts(self) -> Mapping[str, Any]:
+        """Acts of people, by name, that run like those of `operating.messages.acts.steps`."""
+        return {}
+
+    def feeds(self, database: Any) -> Sequence[Any]:
+        """What people see of the places from which it copies: see `operating.status.FeedState`."""
         return ()
 
     def whereabouts(self, database: Any) -> Iterator[str]:

@@ -8,17 +8,19 @@ Only the files in the manifest count. After a crash, the next try replaces any o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from outbox_tasks.archive import files
-from outbox_tasks.archive.days import Day
 from outbox_tasks.archive.files import SUFFIX, Measure
 from outbox_tasks.archive.storage import DayStorage, opened
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ArchiveExportFailed
+from outbox_tasks.errors import ArchiveExportFailed, DayKept
+from outbox_tasks.operating.days import Day, days, ended_days
+from outbox_tasks.operating.retention import alone
+from outbox_tasks.relay.store import Store
 
 LOOK, LOT = 10_000, 16 * 1024 * 1024
 """Messages, and bytes of payload, that are read at a time; a larger message is read alone."""
@@ -60,6 +62,26 @@ def export(database: Database, day: Day, url: str) -> Part | None:
             storage.write_parts(day.date, [*others, part])
         url = f"{storage.place}/{part['file']}"
         return Part(day.date, url, part["rows"], part["bytes"], part["checksum"], written)
+
+
+def export_days(
+    store: Store, url: str, day: date | None = None, on_part: Callable[[Part], object] = lambda part: None
+) -> list[Part]:
+    """Export a day of the archive, or all ended days, without dropping them. `on_part` is called with each one.
+
+    Raises `DayKept`, `MaintainedElsewhere`, or what `export` raises.
+    """
+    with alone(store):
+        ended = ended_days(store, timedelta())
+        if day is not None and any(each.ended_at is None and day >= each.date for each in days(store)):
+            reason = "rows may still be added to it. A day (UTC) can be exported an hour after its end"
+            raise DayKept(day=day, reason=reason)
+        parts = []
+        for each in ended:
+            if day in (None, each.date) and (part := export(store, each, url)):
+                parts.append(part)
+                on_part(part)
+        return parts
 
 
 def measured(database: Database, day: Day) -> Measure:

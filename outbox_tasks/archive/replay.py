@@ -61,6 +61,13 @@ class Replay:
         names = ("to", "new_ids", "resumes", "after")
         return {**times, **{name: value for name in names if (value := getattr(self, name))}}
 
+    def planned(self, database: Database) -> Plan:
+        """Counts what would be replayed. Raises `ActRefused`."""
+        plan = Plan(self.began or database.ask("act/now.sql")[0].now)
+        for row in _chosen(database, self, plan.until, self.after):
+            plan.add(row)
+        return plan
+
     @classmethod
     def recorded(cls, filter: Filter, ids: tuple[UUID, ...], facts: dict[str, Any]) -> Self:
         """The replay with these `facts`."""
@@ -82,14 +89,6 @@ class Replay:
         rest = {"resumes": entry, "began": found[0].at.isoformat(), **facts, "after": place["seq"]}
         replay = cls.recorded(Filter.recorded({name: facts[name] for name in names}), (), rest)
         return replay if "limit" not in facts else replace(replay, limit=max(0, facts["limit"] - place["passed"]))
-
-
-def planned(database: Database, replay: Replay) -> Plan:
-    """Counts what would be replayed. Raises `ActRefused`."""
-    plan = Plan(replay.began or database.ask("act/now.sql")[0].now)
-    for row in _chosen(database, replay, plan.until, replay.after):
-        plan.add(row)
-    return plan
 
 
 def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) -> Steps:

@@ -31,7 +31,6 @@ SECTIONS = {
     },
     "Keep it small": {
         "maintain": "Do the housekeeping that beat asks for every hour.",
-        "export": "Write days of the archive to files, without dropping them.",
     },
     "Find and mend messages": {
         "list": "List messages, the errors of dead letters, or the keys that are held up.",
@@ -52,7 +51,6 @@ SECTIONS = {
 
 FILES = {
     **dict.fromkeys(("pause", "resume", "limit"), "steer"),
-    **dict.fromkeys(("maintain", "export"), "keep"),
     **dict.fromkeys(("up", "demo"), "local"),
     **dict.fromkeys(("redrive", "try", "discard"), "mend"),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from outbox_tasks.satellites import satellites
+
 Kind = Literal["writer", "worker", "relay", "operator", "reader"]
 
 COMPLETED = "UPDATE (count, facts, closed_at)"
@@ -29,9 +31,12 @@ VIEWS = ("at_work", "archive", "all")
 
 PEOPLE = ("destinations", "tallies", "sends", "heartbeats", "alerts")
 
+ADDED = {table: given for each in satellites().values() for table, given in each.rights.items()}
+"""The tables of satellites, with the privileges of each role."""
+
 RELATIONS = (
-    "messages", *WORK, "journal", "days", *PEOPLE, "limits", "inbox", "audit", "acts", "feeds", "copied",
-    "versions", *VIEWS, "seq",
+    "messages", *WORK, "journal", "days", *PEOPLE, "limits", "inbox", "audit", "acts", "versions",
+    *VIEWS, "seq", *ADDED,
 )  # fmt: skip
 """All tables, views and the sequence, without `outbox_` before their names."""
 
@@ -48,7 +53,7 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("versions", "seq", "at_work", "archive"), READ),
     },
     "relay": {
-        **dict.fromkeys((*WORK, "feeds", "copied", *PEOPLE), CHANGED),
+        **dict.fromkeys((*WORK, *PEOPLE), CHANGED),
         "messages": READ,
         "journal": ("SELECT", "INSERT"),
         "inbox": ("SELECT", "UPDATE", "DELETE"),
@@ -65,13 +70,11 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         "journal": ("SELECT", "INSERT"),
         "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),
         "acts": ("SELECT", "INSERT", "DELETE", TAKEN),
-        **dict.fromkeys(("tallies", "sends", "heartbeats", "alerts", "days", "feeds", "versions", *VIEWS), READ),
+        **dict.fromkeys(("tallies", "sends", "heartbeats", "alerts", "days", "versions", *VIEWS), READ),
         "seq": ("USAGE", "SELECT"),
     },
     "reader": {
-        **dict.fromkeys(
-            ("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "limits", "versions", *VIEWS, "seq"), READ
-        ),
+        **dict.fromkeys(("messages", *WORK, "journal", "days", *PEOPLE, "limits", "versions", *VIEWS, "seq"), READ),
         "acts": READ,
         "audit": ("SELECT (seq, at, who, why, action, target, count)",),
     },
@@ -102,7 +105,7 @@ HOUSEKEEPING = ("outbox_day_turn", "outbox_day_make", "outbox_day_drop")
 def rights(kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What a role may do: each table, view and sequence, with the privileges on it."""
     for name in RELATIONS:
-        yield f"outbox_{name}", GIVEN[kind].get(name, ())
+        yield f"outbox_{name}", ADDED[name].get(kind, ()) if name in ADDED else GIVEN[kind].get(name, ())
 
 
 def functions(kind: Kind) -> tuple[str, ...]:

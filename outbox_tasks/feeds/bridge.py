@@ -17,6 +17,7 @@ import psycopg
 
 from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, SourceTrouble
 from outbox_tasks.feeds.feed_list import FeedList
+from outbox_tasks.feeds.place import with_routes_of
 from outbox_tasks.feeds.rows import copied, unreadable
 from outbox_tasks.feeds.source import Row, Source
 from outbox_tasks.feeds.store import Copy, Feeds
@@ -67,7 +68,7 @@ def bridge(
     left = feeds.take(source.name, token)
     if left is None:
         return Bridged(taken=False)
-    settings, clean = settings.of_feed(source.name), False
+    settings, clean = with_routes_of(settings, source.name), False
     try:
         source.delete(left)
         clean = True

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 
+from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ConfigurationError, OutboxError, SourceTrouble
 from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.place import FeedPlace
 from outbox_tasks.feeds.source import open_source
-from outbox_tasks.feeds.store import FeedState
+from outbox_tasks.feeds.store import Feeds
+from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, CONNECT_SECONDS, Check, Problems, Site, ask_all
-from outbox_tasks.text import shell_line, span
+from outbox_tasks.text import many, shell_line, some, span
 
 SOURCES_READ = 20
 """Sources that the doctor reads."""
@@ -85,6 +88,20 @@ def _trouble(name: str, place: FeedPlace) -> str | None:
     except OutboxError as refused:
         return str(refused)
     return None
+
+
+def uncopied(database: Database) -> Iterator[str]:
+    """Sentences about rows that are not copied yet: a message that nobody finds may be one of them."""
+    if not database.settings.feeds:
+        return
+    states = Feeds(database).states()
+    for state in states:
+        if state.failing is not None:
+            yield f"It waits at its source: the feed {state.name} fails since {span(state.failing)}: {state.error}"
+        elif state.waiting:
+            yield f"It waits at its source: {many(state.waiting, 'row')} of the feed {state.name} are not copied yet."
+    if unread := sorted(set(database.settings.feeds) - {state.name for state in states}):
+        yield f"It waits at its source: no row of {some(unread)} was ever copied."
 
 
 CHECKS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from outbox_tasks.satellites import Command, Satellite
@@ -10,11 +10,68 @@ from outbox_tasks.satellites import Command, Satellite
 
 class Feeds(Satellite):
     tables = "feeds/tables.sql"
+    rights: ClassVar = {
+        "feeds": {"relay": ("SELECT", "INSERT", "UPDATE", "DELETE"), "operator": ("SELECT",), "reader": ("SELECT",)},
+        "copied": {"relay": ("SELECT", "INSERT", "UPDATE", "DELETE")},
+    }
     commands: ClassVar = {
         "feed": Command("Run it", "Copy messages from applications' own databases.", "outbox_tasks.feeds.command")
     }
+
+    def check_settings(self, settings: Any) -> None:
+        if settings.feeds:
+            from outbox_tasks.feeds.place import check_settings
+
+            check_settings(settings)
+
+    def writer(self, settings: Any, feed: Any, nudge: Any) -> Any:
+        """What `Outbox(feed=…)` writes with."""
+        from outbox_tasks.feeds.writer import FeedWriter
+
+        return FeedWriter(settings, feed, nudge)
+
+    def upgrade(self, connection: Any, schema: str | None) -> None:
+        """See `migrations.upgrade_feed`."""
+        from outbox_tasks.feeds.upgrade import upgrade
+
+        upgrade(connection, schema)
+
+    def wake(self, broker: Any, name: str) -> None:
+        """Wake the task of a feed, for a nudge. Raises `BrokerUnreachable`."""
+        from outbox_tasks.feeds.nudge import wake_feed
+
+        wake_feed(broker, name)
+
+    def register(self, resources: Any, common: Mapping[str, Any]) -> None:
+        from outbox_tasks.feeds.task import add_feed
+
+        add_feed(resources, common)
+
+    def copy(self, store: Any, stop: Callable[[], bool]) -> bool:
+        if not store.settings.feeds:
+            return False
+        from outbox_tasks.feeds.bridge import LONGEST, bridge_all
+
+        return any(bridged.more for bridged in bridge_all(store, stop, longest=LONGEST).values())
+
+    def maintain(self, store: Any) -> None:
+        from outbox_tasks.feeds.store import Feeds
+
+        Feeds(store).forget(store.settings.inbox_retention, 5_000)
 
     def checks(self) -> Sequence[Any]:
         from outbox_tasks.feeds.problems import CHECKS
 
         return CHECKS
+
+    def feeds(self, database: Any) -> Sequence[Any]:
+        if not database.settings.feeds:
+            return ()
+        from outbox_tasks.feeds.store import Feeds
+
+        return Feeds(database).states()
+
+    def whereabouts(self, database: Any) -> Iterator[str]:
+        from outbox_tasks.feeds.problems import uncopied
+
+        return uncopied(database)

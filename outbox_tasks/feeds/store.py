@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from outbox_tasks.database.connection import Database
+from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings.pipe import USUAL_STATEMENT_SECONDS
 
@@ -33,28 +34,6 @@ class Copy(NamedTuple):
     dead: str | None = None
     """Why it becomes a dead letter."""
     code: str = "unreadable"
-
-
-class FeedState(NamedTuple):
-    """What people see of a feed. Ages are in seconds."""
-
-    name: str
-    holder: str | None
-    copied: int
-    """Rows, in all."""
-    waiting: int
-    """Rows at the source, as of the last run; counted to 10,000."""
-    age: float
-    """Of the oldest of them."""
-    failures: int
-    """Runs in a row that failed."""
-    error: str | None
-    looked: float | None
-    """Since it was last read."""
-    not_before: float | None
-    """Until the next run may begin: its source fails, or its rate allows no more."""
-    failing: float | None
-    """Since it began to fail."""
 
 
 class Feeds:

@@ -9,12 +9,8 @@ from outbox_tasks.feeds.tables import statements
 from outbox_tasks.migrations.connections import DjangoConnection, runner
 
 
-def upgrade_feed(connection: Connection | DjangoConnection, schema: str | None = None) -> None:
-    """Make the tables `outbox_feed` and `outbox_inbox`, if they are missing, in the connection's transaction.
-
-    `schema`: where; None: where the connection makes tables. MySQL and MariaDB commit before and after each statement
-    that makes a table. Raises `UnsupportedDatabase`.
-    """
+def upgrade(connection: Connection | DjangoConnection, schema: str | None = None) -> None:
+    """See `migrations.upgrade_feed`."""
     dialect = connection.dialect.name if isinstance(connection, Connection) else connection.vendor
     for statement in statements(dialect, schema):
         runner(connection, sql.FEEDS).script(statement)

@@ -15,6 +15,7 @@ from sqlalchemy.sql import quoted_name
 
 from outbox_tasks.database.schema import where
 from outbox_tasks.errors import FeedCantCancel, FeedMissing, InvalidMessage, RightsMissing
+from outbox_tasks.feeds.place import place_of, with_routes_of
 from outbox_tasks.model import Message
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import short
@@ -27,7 +28,7 @@ from outbox_tasks.writing.transactions import AnySession, transaction, trouble
 TABLE = "outbox_feed"
 
 Feed = Callable[[], str] | str
-"""A feed's name, or what says at each write which one it is."""
+"""A feed's name, or a function that gives the name at each write."""
 
 
 class FeedWriter:
@@ -48,7 +49,7 @@ class FeedWriter:
             _refuse_chosen_id(message)
             if not name:
                 name = self._name()
-                settings = settings.of_feed(name)
+                settings = with_routes_of(settings, name)
             id, own = rows(message, settings, trace)
             ids.append(id)
             made.extend(own)
@@ -70,8 +71,8 @@ class FeedWriter:
 
     def _schema(self, name: str) -> str | None:
         """The relay's settings may say where the table is. They don't know each feed of a list."""
-        found = self._settings.feed(name)
-        return found.url_schema if found is not None else None
+        place = place_of(self._settings, name)
+        return place.url_schema if place is not None else None
 
 
 class _Place:

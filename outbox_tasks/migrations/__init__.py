@@ -33,8 +33,8 @@ from outbox_tasks.errors import (
     SchemaMissing,
     UnsupportedDatabase,
 )
-from outbox_tasks.feeds.upgrade import upgrade_feed as upgrade_feed
 from outbox_tasks.migrations.connections import DjangoConnection, Runner, runner
+from outbox_tasks.satellites import satellite
 from outbox_tasks.settings import Settings
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
@@ -77,6 +77,15 @@ def upgrade(connection: Connection | DjangoConnection | MockConnection, schema: 
     return True
 
 
+def upgrade_feed(connection: Connection | DjangoConnection, schema: str | None = None) -> None:
+    """Make the tables `outbox_feed` and `outbox_inbox`, if they are missing, in the connection's transaction.
+
+    `schema`: where; None: where the connection makes tables. MySQL and MariaDB commit before and after each statement
+    that makes a table. Raises `UnsupportedDatabase`.
+    """
+    satellite("feeds").upgrade(connection, schema)
+
+
 def _check(run: Runner, schema: str) -> None:
     """Raises `SchemaMismatch` unless the tables are of this version. Tables without rows come from a dump without data,
     or somebody has emptied them: their comment says the version. Note it again, and which days there are."""
@@ -101,7 +110,7 @@ def script(schema: str | None = None) -> str:
         version=VERSION,
         before="".join(f"\n  {name}_before text := current_setting('{name}');" for name in kept),
         set_to="".join(f"\n    PERFORM set_config('{name}', '{value}', true);" for name, value in STYLE.items()),
-        script=sql.source("schema.sql"),
+        script=sql.schema(),
         set_back="".join(f"\n    PERFORM set_config('{name}', {name}_before, true);" for name in kept),
     )
 

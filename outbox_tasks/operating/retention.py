@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from typing import Any
 
-from outbox_tasks.archive.days import TRIES, Day, days, dropped, ended_days, turn
-from outbox_tasks.archive.export import Part, export
 from outbox_tasks.errors import (
     DayKept,
     MaintainedElsewhere,
     OutboxError,
 )
-from outbox_tasks.feeds.store import Feeds
+from outbox_tasks.operating.days import TRIES, Day, dropped, ended_days, turn
 from outbox_tasks.relay.store import Store
+from outbox_tasks.satellites import satellite, satellites
 from outbox_tasks.settings.operation import DAY
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,8 @@ class Trimmed:
     """The result for the archive's old days."""
 
     dropped: list[date] = field(default_factory=list)
-    exported: list[Part] = field(default_factory=list)
+    exported: list[Any] = field(default_factory=list)
+    """The files that were written: see `archive.export.Part`."""
     kept: dict[date, str] = field(default_factory=dict)
     """Days that could not be dropped, and why."""
     more: bool = False
@@ -70,7 +71,7 @@ def maintain(store: Store) -> Maintained:
     Raises `MaintainedElsewhere`, or `DatabaseUnavailable` if it can't even begin.
     """
     done = Maintained()
-    with _alone(store):
+    with alone(store):
         with _logged("could not make the next days", done):
             done.made = turn(store)
         with _logged("could not delete old counts, workers and acts", done):
@@ -78,8 +79,9 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not delete old marks of the inbox", done):
             done.forgotten, more = forget_marks(store)
             done.more = done.more or more
-        with _logged("could not forget what was copied from feeds", done):
-            Feeds(store).forget(store.settings.inbox_retention, ROWS_A_BATCH)
+        for name, each in satellites().items():
+            with _logged(f"could not delete old rows of {name}", done):
+                each.maintain(store)
         settings = store.settings
         if settings.archive_retention:
             with _logged("could not drop old days of the archive", done):
@@ -97,7 +99,7 @@ def drop_days(store: Store, older_than: timedelta) -> Trimmed:
     Raises `MaintainedElsewhere` or `DatabaseUnavailable`.
     """
     done = Trimmed()
-    with _alone(store):
+    with alone(store):
         _trim(store, older_than, done, patient=True)
     return done
 
@@ -105,26 +107,6 @@ def drop_days(store: Store, older_than: timedelta) -> Trimmed:
 def days_before(store: Store, older_than: timedelta) -> list[date]:
     """The days of the archive that are wholly older, the oldest first."""
     return [day.date for day in ended_days(store, older_than)]
-
-
-def export_days(
-    store: Store, url: str, day: date | None = None, told: Callable[[Part], object] = lambda part: None
-) -> list[Part]:
-    """Export a day of the archive, or all ended days, without dropping them. `told` is called with each one.
-
-    Raises `DayKept`, `MaintainedElsewhere`, or what `export` raises.
-    """
-    with _alone(store):
-        ended = ended_days(store, timedelta())
-        if day is not None and any(one.ended_at is None and day >= one.date for one in days(store)):
-            reason = "rows may still be added to it. A day (UTC) can be exported an hour after its end"
-            raise DayKept(day=day, reason=reason)
-        parts = []
-        for one in ended:
-            if day in (None, one.date) and (part := export(store, one, url)):
-                parts.append(part)
-                told(part)
-        return parts
 
 
 def forget(store: Store, size: int) -> int:
@@ -145,7 +127,8 @@ def forget_marks(store: Store) -> tuple[int, bool]:
 
 
 @contextmanager
-def _alone(store: Store) -> Iterator[None]:
+def alone(store: Store) -> Iterator[None]:
+    """Nobody else does housekeeping meanwhile. Raises `MaintainedElsewhere`."""
     with store.alone("maintain") as ours:
         if not ours:
             raise MaintainedElsewhere
@@ -207,7 +190,7 @@ def _remove(store: Store, day: Day, done: Trimmed) -> None:
         )
         raise DayKept(day=day.date, reason=reason)
     url = store.settings.archive_export
-    if url is not None and (part := export(store, day, url)) and part.written:
+    if url is not None and (part := satellite("archive").export(store, day, url)) and part.written:
         done.exported.append(part)
     if not dropped(store, day):
         reason = (

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.feeds.store import FeedState
 from outbox_tasks.operating import overview
+from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.overview import Destinations, DestinationStatus
 from outbox_tasks.operating.problems import Connections, Examination, Site, look
 from outbox_tasks.operating.problems.answer import Silence
 from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
-from outbox_tasks.text import span
 
 STATES = {
     "closed": "in service", "refuses": "refuses everything", "failing": "many sends fail", "open": "circuit open",
@@ -82,10 +81,3 @@ def _queues(site: Site) -> dict[str, int] | str:
     if answer is None:
         return "not asked: OUTBOX_BROKER_URL is not set"
     return "not known: the broker gave no answer" if isinstance(answer, Silence) else answer.lengths
-
-
-def feed_state(failing: float | None, age: float, stale_after: float) -> str:
-    """How a feed is, in words. `failing`: seconds since its source fails. `age`: of its oldest row."""
-    if failing is not None:
-        return f"fails for {span(failing)}"
-    return "overdue" if age > stale_after else "in service"

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.feeds.bridge import LONGEST, bridge_all
 from outbox_tasks.model import DrainAsked, Single, Step
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import Drained, drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
+from outbox_tasks.satellites import satellites
 from outbox_tasks.settings.pipe import DRAIN_SECONDS
 
 
@@ -48,20 +48,21 @@ def drain_all(
                 drained.steps += part.steps
 
     pace = Pace(store.settings.destinations)
-    more_fed = _copy_feeds(store, stop)
+    more_to_copy = _copy(store, stop)
     while not stop():
         before = drained.steps.total()
         tally = claim(store, work, lambda: 0, pace)
         drained.steps.update([Step.DEAD] * len(tally.buried))
         if drained.steps.total() == before:  # nothing is due, or others have it
-            if not more_fed:
+            if not more_to_copy:
                 return drained
-            more_fed = _copy_feeds(store, stop)
+            more_to_copy = _copy(store, stop)
     drained.more = True
     return drained
 
 
-def _copy_feeds(store: Store, stop: Callable[[], bool]) -> bool:
-    """Copy what the feeds have, for some seconds each: what was copied is sent before the rest. Returns whether there
+def _copy(store: Store, stop: Callable[[], bool]) -> bool:
+    """Copy messages from elsewhere, such as feeds: what was copied is sent before more is copied. Returns whether there
     is more."""
-    return any(bridged.more for bridged in bridge_all(store, stop, longest=LONGEST).values())
+    more = [each.copy(store, stop) for each in satellites().values()]
+    return any(more)

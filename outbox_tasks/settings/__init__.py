@@ -21,7 +21,7 @@ from pydantic_settings import (
 )
 
 from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute
-from outbox_tasks.feeds.place import LIST, FeedPlace
+from outbox_tasks.satellites import satellites
 from outbox_tasks.settings.destination import HIDDEN, Destination, Route, Url
 from outbox_tasks.settings.django_project import is_django, read_django
 from outbox_tasks.settings.operation import OperationSettings
@@ -52,9 +52,9 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
     routes: dict[str, Route] = Field(default_factory=dict)
     """Event type patterns (`order.*`) → destinations; the first pattern that matches counts."""
 
-    feeds: dict[str, FeedPlace | str] = Field(default_factory=dict, repr=False)
-    """Databases from which the relay copies messages, by name. `list` is a query of the relay's database for more: it
-    returns a name, a URL and a schema, which may be null."""
+    feeds: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """Databases from which the relay copies messages, by name: see `outbox_tasks.feeds.place`. `list` is a query of the
+    relay's database for more: it returns a name, a URL and a schema, which may be null."""
 
     _file: Path = PrivateAttr(default_factory=lambda: settings_file().absolute())
     _found: bool = PrivateAttr(default_factory=lambda: settings_file().exists())
@@ -63,7 +63,7 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise first_problem(error, type(self).model_fields) from None
+            raise first_problem(error, type(self).model_fields, {"destinations": Destination}) from None
         except SettingsError as error:
             setting = str(error).partition('field "')[2].partition('"')[0]
             rule = "it must be written as JSON"
@@ -115,19 +115,6 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
     @property
     def _known(self) -> str:
         return ", ".join(sorted(self.destinations)) or f"none ({self.origin})"
-
-    def feed(self, name: str) -> FeedPlace | None:
-        """A feed by its name; None: it is not here, but perhaps the query for feeds knows it."""
-        place = self.feeds.get(name)
-        return place if isinstance(place, FeedPlace) else None
-
-    def of_feed(self, name: str) -> Settings:
-        """These settings with the routes of a feed."""
-        feed = self.feed(name)
-        if feed is None or not feed.routes:
-            return self
-        others = {pattern: route for pattern, route in self.routes.items() if pattern not in feed.routes}
-        return self.model_copy(update={"routes": {**feed.routes, **others}})
 
     def route(self, event_type: str) -> Route | None:
         """The first route whose pattern matches an event type."""
@@ -188,20 +175,12 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
         for destination in self.destinations.values():
             destination.check_claim_check()
             destination.check_confirm()
-        places: dict[tuple[str, str | None], str] = {}
-        for name, feed in self.feeds.items():
-            if isinstance(feed, str) is not (name == LIST):
-                rule = "it must be a query" if name == LIST else "it must be a table with a url"
-                raise ConfigurationError(setting=f"feeds.{name}", value=HIDDEN, rule=rule)
-            if isinstance(feed, FeedPlace):
-                other = places.setdefault((feed.url, feed.url_schema), name)
-                if other != name:
-                    rule = f"it is the source of feeds.{other} too: each would copy every row"
-                    raise ConfigurationError(setting=f"feeds.{name}.url", value=HIDDEN, rule=rule)
-                self._check_routes(f"feeds.{name}.", feed.routes)
-        self._check_routes("", self.routes)
+        self.check_routes("", self.routes)
+        for each in satellites().values():
+            each.check_settings(self)
 
-    def _check_routes(self, prefix: str, routes: dict[str, Route]) -> None:
+    def check_routes(self, prefix: str, routes: dict[str, Route]) -> None:
+        """Raises `ConfigurationError` if a route leads nowhere. `prefix`: where the routes stand, before `routes.`."""
         for pattern, route in routes.items():
             for name in route.to:
                 if name not in self.destinations:

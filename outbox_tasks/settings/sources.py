@@ -11,13 +11,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from outbox_tasks.errors import ConfigurationError, SettingsFileError
-from outbox_tasks.feeds.place import FeedPlace
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import HIDDEN
 
 log = logging.getLogger("outbox_tasks.settings")
 
@@ -87,17 +86,17 @@ def read_file() -> dict[str, Any]:
         raise SettingsFileError(path=path, reason=error) from None
 
 
-TABLES = {"destinations": Destination.model_fields, "feeds": FeedPlace.model_fields}
-"""The settings of the tables that have names."""
-
-
-def first_problem(error: ValidationError, fields: Mapping[str, FieldInfo]) -> ConfigurationError:
+def first_problem(
+    error: ValidationError, fields: Mapping[str, FieldInfo], tables: Mapping[str, type[BaseModel]]
+) -> ConfigurationError:
     """The first problem that pydantic found, without secrets: the values of settings that no repr shows. `fields` are
-    the settings."""
+    the settings; `tables` are those that have named entries, with the model of an entry."""
     problem = error.errors()[0]
-    hidden = {name for known in (fields, *TABLES.values()) for name, field in known.items() if not field.repr}
-    # A feed is a table or a text, and pydantic says which of them it has tried.
-    names = [str(part) for n, part in enumerate(problem["loc"]) if (n, part) != (2, FeedPlace.__name__)]
+    known = (fields, *(model.model_fields for model in tables.values()))
+    hidden = {name for names in known for name, field in names.items() if not field.repr}
+    # Where a model is one of several types, pydantic says as the third part which of them it has tried.
+    models = {model.__name__ for model in tables.values()}
+    names = [str(part) for number, part in enumerate(problem["loc"]) if number != 2 or part not in models]
     setting = ".".join(names) or "settings"
     value = problem["input"]
     unknown = problem["type"] == "extra_forbidden"
@@ -105,8 +104,8 @@ def first_problem(error: ValidationError, fields: Mapping[str, FieldInfo]) -> Co
     if isinstance(value, dict | list) or (isinstance(value, str) and secret):
         value = HIDDEN
     rule = problem["msg"].removeprefix("Value error, ")
-    if unknown and names[0] in TABLES:
-        rule = _no_such_setting(names[-1], TABLES[names[0]])
+    if unknown and names[0] in tables:
+        rule = _no_such_setting(names[-1], tables[names[0]].model_fields)
     elif unknown:
         rule = _no_such_setting(setting, fields)
     return ConfigurationError(setting=setting, value=value, rule=rule)

@@ -17,6 +17,7 @@ from posixpath import normpath
 from typing import Any
 
 from outbox_tasks.errors import ConfigurationError, UnsupportedDatabase
+from outbox_tasks.satellites import satellites
 
 _PARTS = re.compile(
     r"(?P<keep>'(?:[^']|'')*'|\$\$.*?\$\$|::)"  # texts, bodies of functions, casts
@@ -59,6 +60,11 @@ def source(name: str) -> str:
     Included files are in it."""
     folder, _, verb = name.partition("/")
     return _text(f"{folder}/sql/{verb}" if files("outbox_tasks").joinpath(folder, "sql").is_dir() else f"sql/{name}")
+
+
+def schema() -> str:
+    """The script that makes the tables of the core and of all satellites."""
+    return source("schema.sql") + "".join(source(each.tables) for each in satellites().values() if each.tables)
 
 
 def _text(path: str) -> str:

@@ -347,7 +347,6 @@ END
 $$;
 \ir days.sql
 \ir people.sql
-\ir ../feeds/sql/tables.sql
 \ir discard.sql
 \ir functions.sql
 \ir views.sql

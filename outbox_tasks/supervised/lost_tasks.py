@@ -12,12 +12,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
+from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +41,16 @@ SLACK = 20
 """So many tasks, or a tenth, may be between the queue and their runs while the queue is counted as long."""
 
 
-class TaskBroker(Protocol):
-    """See `broker.task_broker`."""
+def look_before_claims(resources: Resources) -> None:
+    """Let the claims of an app's workers look for lost tasks."""
+    looks = PerProcess(lambda: LostTasks(resources.store, partial(TaskBroker, settings=resources.settings)))
 
-    def canary(self) -> frozenset[str] | None: ...
+    def close() -> None:
+        if (lost_tasks := looks.take()) is not None:
+            lost_tasks.close()
 
-    def waiting(self, queue: str) -> tuple[int, int | None]: ...
-
-    def first(self, queue: str) -> str | None: ...
-
-    def close(self) -> None: ...
+    resources.before_claim.append(lambda: looks.get().look())
+    resources.before_close.append(close)
 
 
 @dataclass(slots=True)
@@ -102,7 +106,7 @@ class LostTasks:
         name, now = destination.name, queues[0].now
         broker = self._brokers.get(name)
         if broker is None:
-            outbox = str(self._store.ask("supervised/identity.sql")[0].identity)
+            outbox = str(self._store.ask("deliver/identity.sql")[0].identity)
             broker = self._brokers[name] = self._broker_of(destination, outbox)
         if emptied := self._emptied(name, broker, now):
             self._end(destination, None, emptied, 0.0, "the broker was emptied, or is new")

@@ -56,7 +56,7 @@ class Runs(Database):
 
     def identity(self) -> str:
         """Which outbox this is."""
-        return str(self.ask("supervised/identity.sql")[0].identity)
+        return str(self.ask("deliver/identity.sql")[0].identity)
 
     def begin(
         self, run: Run, content: str, hold: float, holder: str | None = None, received: Received | None = None

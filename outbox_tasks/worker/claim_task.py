@@ -49,7 +49,8 @@ def add_claim(resources: Resources, common: dict[str, Any]) -> None:
             ran.send(sender=resources.app, what="beat")
         try:
             _end_lost_leases(resources)
-            resources.lost_tasks.look()
+            for prepare in resources.before_claim:
+                prepare()
             tally = claim(resources.store, resources.broker.send, resources.broker.queued, resources.pace)
         except (DatabaseUnavailable, BrokerUnreachable) as error:
             if isinstance(error, DatabaseUnavailable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -11,17 +11,14 @@ from celery import Celery, bootsteps
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import ALL_QUEUES
 from outbox_tasks.broker.places import joined
-from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Pace
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
+from outbox_tasks.satellites import satellites
 from outbox_tasks.settings import Settings
-from outbox_tasks.supervised.by_default import by_default
-from outbox_tasks.supervised.lost_tasks import LostTasks
 from outbox_tasks.worker.liveness import Liveness
 
 
@@ -35,6 +32,8 @@ class Resources:
         self.liveness = Liveness()
         self.before_close: list[Callable[[], None]] = []
         """Called when this process ends, to write what it still has."""
+        self.before_claim: list[Callable[[], None]] = []
+        """Called before each claim, by satellites. May raise `DatabaseUnavailable`."""
         self.acts: Runner | None = None
         """Runs people's acts in the background, in the main process of a worker that does the housekeeping."""
         self.crossed = True
@@ -47,8 +46,6 @@ class Resources:
         self._tasks_may_wait: bool | None = None
         self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))
         self._publishers = PerProcess(lambda: Publishers(self.settings))
-        self._lost_tasks = PerProcess(self._open_lost_tasks)
-        self._feeds = PerProcess(lambda: FeedList(self.store))
 
     @cached_property
     def settings(self) -> Settings:
@@ -67,7 +64,9 @@ class Resources:
                 tls = {"ssl": conf.broker_use_ssl} if conf.broker_use_ssl else {}
                 changes["transport_options"] = {**conf.broker_transport_options, **tls, **destination.transport_options}
             task = destination.option("task") if destination.scheme == "celery" else None
-            if task and by_default(self.app, given, destination, task, [destination.queue]):
+            if task and any(
+                each.confirms(self.app, given, destination, task, [destination.queue]) for each in satellites().values()
+            ):
                 changes["confirm"] = "run"
             destinations[name] = destination.model_copy(update=changes)
         if (url, destinations) == (given.broker_url, given.destinations):
@@ -94,19 +93,6 @@ class Resources:
         """The publishers of this process."""
         return self._publishers.get()
 
-    @property
-    def lost_tasks(self) -> LostTasks:
-        """What looks for lost tasks in this process."""
-        return self._lost_tasks.get()
-
-    @property
-    def feeds(self) -> FeedList:
-        """The feeds, as this process knows them."""
-        return self._feeds.get()
-
-    def _open_lost_tasks(self) -> LostTasks:
-        return LostTasks(self.store, partial(TaskBroker, settings=self.settings))
-
     def _open_store(self) -> Store:
         store = Store.connect(self.settings)
         store.check_version()
@@ -118,7 +104,7 @@ class Resources:
             end()
         if self.acts is not None:
             self.acts.close()
-        for opened in (self._publishers.take(), self._lost_tasks.take(), self._feeds.take(), self._store.take()):
+        for opened in (self._publishers.take(), self._store.take()):
             if opened is not None:
                 opened.close()
 

@@ -9,10 +9,10 @@ from celery import Celery, signals
 
 from outbox_tasks.broker.names import MAINTAIN_TASK
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, MaintainedElsewhere, OutboxError
-from outbox_tasks.feeds.task import add_feed
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.relay.store import Store
+from outbox_tasks.satellites import satellites
 from outbox_tasks.settings import MAINTAIN_QUEUE, Settings
 from outbox_tasks.signals import ran
 from outbox_tasks.worker import start_checks
@@ -37,7 +37,8 @@ def register(app: Celery, settings: Settings) -> Resources:
     add_publish(resources, common)
     add_drain(resources, common)
     _add_maintain(resources, common)
-    add_feed(resources, common)
+    for each in satellites().values():
+        each.register(resources, common)
     _connect_signals(app, resources)
     app.steps["consumer"].update((CheckMessages, ReconnectSoon))
     app.steps["worker"].add(EndFailed)

@@ -7,8 +7,8 @@ from celery import Celery
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.places import joined, same_place
-from outbox_tasks.feeds.nudge import wake_feed
 from outbox_tasks.per_process import PerProcess
+from outbox_tasks.satellites import satellite
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.nudge import Nudge, Target
 
@@ -38,7 +38,7 @@ def _wake(broker: Broker, target: Target) -> None:
         case "drain":
             broker.wake_drain(target.name)
         case "feed":
-            wake_feed(broker, target.name)
+            satellite("feeds").wake(broker, target.name)
 
 
 def _connect(settings: Settings, app: Celery | None) -> Broker:

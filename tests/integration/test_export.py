@@ -20,9 +20,10 @@ from sqlalchemy import Text, cast, func, literal, select, text
 
 from outbox_tasks.archive import export as exporting
 from outbox_tasks.archive import files as archive_files
+from outbox_tasks.archive.export import export_days
 from outbox_tasks.archive.storage import DayStorage
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.retention import drop_days, export_days, maintain
+from outbox_tasks.operating.retention import drop_days, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, eventually
 from tests.integration.archived import Archived

@@ -10,8 +10,8 @@ from time import sleep
 import pytest
 from sqlalchemy import Engine, text
 
-from outbox_tasks.archive.days import days
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.operating.days import days
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
-from outbox_tasks.archive import days
+from outbox_tasks.operating import days
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION
@@ -137,7 +137,7 @@ class TestUpgrade:
             transaction.rollback()
 
     def test_fails_whole(self, engine: Engine, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        whole = sql.source("schema.sql")
+        whole = sql.schema()
         monkeypatch.setattr(sql, "source", lambda _: f"{whole}; SELECT 1 / 0;")
         with pytest.raises(DBAPIError, match="division by zero"), engine.begin() as connection:
             upgrade(connection, schema)

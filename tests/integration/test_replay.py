@@ -20,11 +20,11 @@ from sqlalchemy import Engine, Text, cast, func, literal
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.archive.replay import Replay, planned
+from outbox_tasks.archive import replay as replaying
+from outbox_tasks.archive.replay import Replay
 from outbox_tasks.errors import ActRefused
 from outbox_tasks.model import sibling
 from outbox_tasks.operating.messages import background
-from outbox_tasks.operating.messages import replay as replaying
 from outbox_tasks.operating.messages.acts import Done
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter, Lookup
@@ -140,7 +140,7 @@ class TestACopy:
             id
         }
         with pytest.raises(ActRefused, match="stored tasks, and 'orders' is no celery://"):
-            planned(store, Replay(SENT, to="orders"))
+            Replay(SENT, to="orders").planned(store)
 
 
 class TestWhich:
@@ -164,7 +164,7 @@ class TestWhich:
             (Replay(SENT, until=noon), 5),
             (Replay(SENT, since=noon + hours, until=noon + 2 * hours), 0),
         ):
-            plan = planned(store, wanted)
+            plan = wanted.planned(store)
             assert plan.count == count, wanted
             assert sum(kind.count for kind in plan.kinds) == count
             assert replay(store, wanted).count == count, wanted
@@ -173,11 +173,11 @@ class TestWhich:
     def test_refuses_what_is_not_there(self, store: Store, rows: Rows, archived: Archived) -> None:
         archived.fill(archived.ago(1), destination="gone")
         with pytest.raises(ActRefused, match=r"'gone' is not a configured .*copies, orders"):
-            planned(store, Replay(SENT))
+            Replay(SENT).planned(store)
         with pytest.raises(ActRefused, match="'elsewhere' is not"):
-            planned(store, Replay(SENT, to="elsewhere"))
+            Replay(SENT, to="elsewhere").planned(store)
         with pytest.raises(ActRefused, match="1 of the messages are not in the archive"):
-            planned(store, Replay(ids=(uuid4(),)))
+            Replay(ids=(uuid4(),)).planned(store)
         with pytest.raises(ActRefused, match=r"no\. 99 of"):
             Replay.resumed(store, 99)
         assert (rows.hot(), acts(rows)) == ([], [])
@@ -205,7 +205,7 @@ class TestStopped:
         monkeypatch.setattr(background, "LEASE_SECONDS", 0.0)
         for days in (1, 2):
             archived.fill(archived.ago(days), 30)
-        assert planned(store, Replay(SENT)).count == 60
+        assert Replay(SENT).planned(store).count == 60
         first, second = Runner(store), Runner(store)
         how: dict[str, Any] = {"who": "ann", "why": None, "token": uuid4(), "rate": 100.0, "limit": 50, "wake": False}
         entry = first.begin("replay", SENT, more={}, **how)
@@ -220,7 +220,7 @@ class TestStopped:
         assert (act.count, act.facts["place"]["passed"]) == (40, 40)
         rows.clear_work()  # they are sent: only the place can keep them from being sent again
         rest = Replay.resumed(store, entry)
-        assert (planned(store, rest).count, rest.limit) == (20, 10)
+        assert (rest.planned(store).count, rest.limit) == (20, 10)
         assert replay(store, rest).count == 10
         rows.clear_work()
         assert replay(store, Replay.resumed(store, acts(rows)[-1].seq)).count == 0

@@ -47,7 +47,7 @@ STATEMENTS = {
         act/now archive/replay_alone claim/take_held claim/take_keys_singly claim/take_new
         doctor/hidden doctor/indexes doctor/locks doctor/prepared doctor/rights doctor/server doctor/sessions
         doctor/settings doctor/vacuum feeds/durable keep/alone look/pages report/identity
-        supervised/identity""",
+        deliver/identity""",
     "worker relay operator reader": """
         claim/next_due claim/outstanding doctor/made doctor/open_writers find/aged find/became find/dead
         find/dead_counted find/groups find/messages find/search find/states keep/missing look/archived look/sends

@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outbox_tasks.archive import days as days_module
-from outbox_tasks.archive.days import days
+from outbox_tasks.operating import days as days_module
 from outbox_tasks.operating import retention
+from outbox_tasks.operating.days import days
 from outbox_tasks.operating.retention import drop_days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings

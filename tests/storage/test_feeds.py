@@ -194,7 +194,7 @@ def test_a_large_row_has_the_time_that_it_takes(box: Box, app: App, settings: Ma
 def test_a_row_that_nobody_could_copy_is_a_dead_letter_with_its_beginning(
     box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("relay.feed_rows", "feeds.sqlite"):
+    for module in ("feeds.rows", "feeds.sqlite"):
         monkeypatch.setattr(f"outbox_tasks.{module}.LARGEST", 200_000)
     app.write(1, text=300_000 * "x")
     good = app.write(1)
@@ -390,7 +390,7 @@ def test_a_drain_sends_between_two_copies_of_a_large_feed(
     app: App, storage: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outbox_tasks.feeds.bridge.BATCH", 5)
-    monkeypatch.setattr("outbox_tasks.relay.drain_all.LONGEST", 0.0)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.LONGEST", 0.0)
     written = app.write(20)
     store = Store.connect(settings(database_schema=storage.settings.database_schema, feeds={"shop": {"url": app.url}}))
     left: list[int] = []

@@ -44,12 +44,12 @@ def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | No
 def do(store: Store, choice: Choice, options: ActOptions) -> None:
     """Show what would be done, ask, do it, and say what was done."""
     found, limit = preview(store, choice), options.limit
-    plan, replay = found.plan, choice.replay
+    plan, added = found.plan, choice.added
     if not wants_json():
         _show(choice, found)
     count = found.count if plan is not None else len(choice.ids)
     first = f"the first {limit:,} of " if limit is not None and limit < count else ""
-    to = f" to {replay.to}" if replay is not None and replay.to else ""
+    to = f" to {added.to}" if added is not None and added.to else ""
     counted = many(count, "message", f"{count:,}+" if found.more else None)
     question = f"{choice.action.capitalize()} {first}{counted}{to}?"
     shown = (
@@ -64,7 +64,7 @@ def do(store: Store, choice: Choice, options: ActOptions) -> None:
         entry = runner.begin(
             choice.action, choice.wanted, choice.ids, who=options.who, why=options.why, token=uuid4(),
             until=plan.until if plan else None, rate=options.rate, limit=limit, total=total,
-            more=replay.facts if replay else None, wake=False,
+            more=added.facts if added else None, wake=False,
         )  # fmt: skip
         try:
             done = runner.follow(entry, options.who, stop, moved)

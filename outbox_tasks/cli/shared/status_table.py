@@ -12,11 +12,11 @@ from outbox_tasks import __version__
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.cli.shared.problems_shown import shown
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.feeds.store import FeedState
 from outbox_tasks.operating.audit import under_way
+from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.overview import DestinationStatus, cut
-from outbox_tasks.operating.status import STATES, Status, feed_state
+from outbox_tasks.operating.status import STATES, Status
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import many, number, one_line, span
 
@@ -115,10 +115,9 @@ def _feeds(feeds: Sequence[FeedState], settings: Settings) -> Table:
     table = _plain_table("feed", "state", right=("copied", "waiting", "oldest", "read"))
     for feed in feeds[:FEEDS_SHOWN]:
         late = feed.age > settings.stale_after
-        state = feed_state(feed.failing, feed.age, settings.stale_after)
         table.add_row(
             cell(feed.name),
-            Text(state, style="red" if late or feed.failing is not None else "green"),
+            Text(feed.state(settings.stale_after), style="red" if late or feed.failing is not None else "green"),
             _count(feed.copied),
             _count(feed.waiting, style="red" if late else ""),
             _span(feed.age if feed.waiting else None, "red" if late else ""),

@@ -206,7 +206,7 @@ def identity_of(settings: Settings) -> str:
     """Which outbox this is. A worker refuses the tasks of another one."""
     database = Database.connect(settings)
     try:
-        return str(database.ask("supervised/identity.sql")[0].identity)
+        return str(database.ask("deliver/identity.sql")[0].identity)
     except DatabaseUnavailable as error:
         raise TransientError(str(error), code="database") from error
     finally:

@@ -1,4 +1,4 @@
--- What the bridges of feeds keep. Part of schema.sql. A feed is a table in an application's own database.
+-- What the bridges of feeds keep, after schema.sql. A feed is a table in an application's own database.
 
 -- One lease a feed, and what people see of it.
 CREATE TABLE outbox_feeds (
@@ -29,3 +29,5 @@ CREATE TABLE outbox_copied (
 CREATE INDEX outbox_copied_span ON outbox_copied USING gist (span);
 CREATE INDEX outbox_copied_at ON outbox_copied (at) WHERE deleted;
 CREATE INDEX outbox_copied_left ON outbox_copied (feed) WHERE NOT deleted;
+
+SELECT outbox_private('outbox_feeds'), outbox_private('outbox_copied');

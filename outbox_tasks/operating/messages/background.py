@@ -16,17 +16,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
-from outbox_tasks.archive import replay
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActConflict, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages.acts import Action, Done, Steps, steps
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store.processes import holder
+from outbox_tasks.satellites import satellites
 from outbox_tasks.text import storable
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,8 @@ class Runner:
         `ActConflict` if that was another act.
 
         `until`: only messages that were there, or dead, by then; now, if it is not given. `total`: how many there are.
-        `more`: what a replay also needs, see `Replay.facts`. `wake`: this process's thread runs it; else see `follow`.
+        `more`: what an act of a satellite also needs, see `AddedChoice.facts`. `wake`: this
+        process's thread runs it; else see `follow`.
         """
         facts: dict[str, Any] = {"named": len(ids)} if len(ids) > 1 else {} if ids else wanted.facts
         how = {name: value for name, value in (("rate", rate), ("limit", limit)) if value}
@@ -241,7 +243,7 @@ class Runner:
             # Read only now: the former process may have done a batch while we took the lease.
             act = self.act(row.entry)
             if act is not None and act["wanted"] is not None:
-                run = replay.steps if act["action"] == "replay" else steps
+                run: Callable[..., Steps] = _added_steps().get(act["action"], steps)
                 self._running[row.entry] = _Running(run(self._database, act, self._token, LEASE_SECONDS))
         self._look_at = time.monotonic() + LOOK_SECONDS * (1 if self._running or self.going(1) else 2)
         if not self._running:
@@ -281,3 +283,9 @@ class Runner:
 
     def _ended(self, entry: int, token: UUID | None, **found: Any) -> Sequence[Any]:
         return self._database.ask("act/end.sql", entry=entry, token=token, found=json.dumps(found))
+
+
+@cache
+def _added_steps() -> dict[str, Callable[..., Steps]]:
+    """The acts that satellites add, by name: see `acts.steps`."""
+    return {name: run for each in satellites().values() for name, run in each.acts().items()}

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import where
-from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating.audit import deed
-from outbox_tasks.text import many, moment, one_line, redacted, shell_line, some, span
+from outbox_tasks.satellites import satellites
+from outbox_tasks.text import moment, one_line, redacted, shell_line, some, span
 
 
 def reasons(database: Database, text: str, *, event_type: bool, in_payloads: bool) -> Iterator[str]:
@@ -24,7 +24,8 @@ def reasons(database: Database, text: str, *, event_type: bool, in_payloads: boo
         yield f"At {moment(act.at)} {one_line(act.who)} did this to it: {deed(act._asdict())}."
     yield _uncommitted(database)
     yield from _gone(database, id)
-    yield from _at_feeds(database)
+    for each in satellites().values():
+        yield from each.whereabouts(database)
     yield from _elsewhere(database)
     if id is None:
         yield (
@@ -63,19 +64,6 @@ def _gone(database: Database, id: UUID | None) -> Iterator[str]:
     says = "" if made is None else f" By its id it was made at {moment(made)}."
     kept = f"what was sent or discarded stays for {span(retention)}" if retention else "no archive is deleted here"
     yield f"It has left the archive: {kept}, and the oldest messages here are of {moment(since)}.{says}"
-
-
-def _at_feeds(database: Database) -> Iterator[str]:
-    if not database.settings.feeds:
-        return
-    states = Feeds(database).states()
-    for state in states:
-        if state.failing is not None:
-            yield f"It waits at its source: the feed {state.name} fails since {span(state.failing)}: {state.error}"
-        elif state.waiting:
-            yield f"It waits at its source: {many(state.waiting, 'row')} of the feed {state.name} are not copied yet."
-    if unread := sorted(set(database.settings.feeds) - {state.name for state in states}):
-        yield f"It waits at its source: no row of {some(unread)} was ever copied."
 
 
 def _elsewhere(database: Database) -> Iterator[str]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
+from typing import Any, Protocol
 from uuid import UUID
 
-from outbox_tasks.archive.replay import Replay, planned
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages import waits
@@ -19,6 +19,21 @@ SENDS = ("redrive", "try", "replay")
 """Acts after which messages are due."""
 
 
+class AddedChoice(Protocol):
+    """Which messages an act of a satellite is for, such as a replay."""
+
+    @property
+    def to(self) -> str | None:
+        """Another destination than that of each message."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is not in the filter, for the audit."""
+
+    def planned(self, database: Database) -> Plan:
+        """Counts the messages. Raises the satellite's errors."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Which messages an act is for: those of a filter, or these `ids`, if they have the states of the filter."""
@@ -26,8 +41,8 @@ class Choice:
     action: Action
     wanted: Filter
     ids: Sequence[UUID] = ()
-    replay: Replay | None = None
-    """Of a replay: what is to be replayed, and how."""
+    added: AddedChoice | None = None
+    """Of an act that a satellite adds."""
 
     @property
     def tries_destination(self) -> bool:
@@ -64,10 +79,10 @@ def preview(
 ) -> Preview:
     """Look at the messages of a choice. `until` and `seconds`: see `Operator.plan`."""
     found = Preview()
-    if choice.replay is not None:
-        found.plan = plan = planned(database, choice.replay)
+    if choice.added is not None:
+        found.plan = plan = choice.added.planned(database)
         found.count = plan.count
-        destinations = {choice.replay.to or kind.destination for kind in plan.kinds}
+        destinations = {choice.added.to or kind.destination for kind in plan.kinds}
     elif choice.ids:
         # If a message was replayed, its copy that waits comes first, and counts.
         rows = list(reversed(database.ask("find/states.sql", ids=list(choice.ids))))

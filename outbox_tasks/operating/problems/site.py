@@ -16,14 +16,15 @@ from celery import Celery
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.database.schema import qualified
-from outbox_tasks.feeds.store import Feeds, FeedState
 from outbox_tasks.operating import overview
+from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.overview import Destinations
 from outbox_tasks.operating.problems.answer import BrokerAnswer, Silence
 from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem
 from outbox_tasks.relay.store import Store
+from outbox_tasks.satellites import satellites
 from outbox_tasks.settings import Settings
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class Site:
     @cached_property
     def feeds(self) -> Sequence[FeedState]:
         """The feeds, as the relay knows them."""
-        return Feeds(self.store).states() if self.settings.feeds else []
+        return [state for each in satellites().values() for state in each.feeds(self.store)]
 
     @cached_property
     def workers(self) -> Sequence[Worker]:

@@ -18,7 +18,7 @@ from outbox_tasks.text import span
 @cache
 def _made() -> tuple[list[str], dict[str, tuple[str, str]]]:
     """What `schema.sql` makes: the tables without partitions; and the indexes, with their tables and statements."""
-    script = re.sub(r"--[^\n]*", "", sql.source("schema.sql"))
+    script = re.sub(r"--[^\n]*", "", sql.schema())
     tables = re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+) \(\n.*?^\)([^;]*);", script, re.MULTILINE | re.DOTALL)
     indexes = re.findall(r"^(CREATE (?:UNIQUE )?INDEX (?:IF NOT EXISTS )?(\w+) ON (\w+) [^;]*);", script, re.MULTILINE)
     plain = [name for name, tail in tables if "PARTITION" not in tail]

@@ -15,6 +15,7 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.model import DrainAsked, Single
 from outbox_tasks.relay.store import processes
 from outbox_tasks.relay.store.lanes import FREED_LATELY, FROM_FRONT_SECONDS, LONG_AGO, Lanes, Places, Snapshot
+from outbox_tasks.satellites import satellites
 from outbox_tasks.settings import Settings
 
 HOUSEKEEPING_SECONDS = 0.25
@@ -101,7 +102,8 @@ class Claims(Database):
         *rows, looked = self.ask("claim/expire.sql", most=LEASES_AT_ONCE, messages=MESSAGES_AT_ONCE, since=since)
         if looked.leases < LEASES_AT_ONCE and len(rows) < MESSAGES_AT_ONCE:
             self._no_lease_ends_before = looked.at - FREED_LATELY
-        rows += self.ask("supervised/expire.sql", most=MESSAGES_AT_ONCE)
+        for each in satellites().values():
+            rows += each.expire(self, MESSAGES_AT_ONCE)
         self.expired.update((row.destination, row.cause) for row in rows)
         woken = self.ask("claim/wake.sql", most=MESSAGES_AT_ONCE)[0].count
         return bool(looked.leases or rows or woken)

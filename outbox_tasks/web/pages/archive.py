@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from outbox_tasks.archive.days import days
+from outbox_tasks.operating.days import days
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import Visit

@@ -6,7 +6,6 @@ from starlette.responses import Response
 
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating.problems import Severity
-from outbox_tasks.operating.status import feed_state
 from outbox_tasks.web import overview
 from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
@@ -39,7 +38,7 @@ def start(visit: Visit) -> Response:
         supervised=any(counts.states["handed over"] or counts.states["running"] for _, counts in status.ranked),
         charts=overview.small_charts(visit, (name for name, _ in shown)) if is_known else {},
         hours=overview.COLUMN_SECONDS * overview.COLUMNS // 3600,
-        feeds=[(feed, feed_state(feed.failing, feed.age, stale_after)) for feed in status.feeds[:FEEDS_SHOWN]],
+        feeds=[(feed, feed.state(stale_after)) for feed in status.feeds[:FEEDS_SHOWN]],
         workers=in_order([*status.heartbeats.workers, *status.heartbeats.supervising]),
         workers_shown=WORKERS_SHOWN,
     )
