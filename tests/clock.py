@@ -14,7 +14,11 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-DATED = ("counts", "courses", "export", "inbox_retention", "migrations", "replay", "retention", "status")
+DATED = (
+    "archive/test_export", "archive/test_replay", "integration/test_counts", "integration/test_courses",
+    "integration/test_inbox_retention", "integration/test_migrations", "integration/test_retention",
+    "integration/test_status",
+)  # fmt: skip
 
 
 def main(moment: str, *arguments: str) -> int:
@@ -22,7 +26,7 @@ def main(moment: str, *arguments: str) -> int:
     if compiler is None:
         print("tests.clock: NOT RUN, there is no C compiler (cc)")
         return 0
-    dated = ("-q", "-n", "auto", "--dist", "loadfile", *(f"tests/integration/test_{name}.py" for name in DATED))
+    dated = ("-q", "-n", "auto", "--dist", "loadfile", *(f"tests/{name}.py" for name in DATED))
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)  # a server that drops its rights loads it, too
         library = Path(place, "clock.so")

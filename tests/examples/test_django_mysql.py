@@ -14,7 +14,7 @@ from outbox_tasks.broker.names import FEED_TASK, TASKS
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
 from tests.examples.conftest import PYTHON, Project
-from tests.integration.feed_places import mysql_engine
+from tests.feeds.places import mysql_engine
 
 MANAGE = (PYTHON[0], "manage.py")
 

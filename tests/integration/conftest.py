@@ -9,22 +9,18 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-import redis
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine
 
 from outbox_tasks import Outbox, cli
-from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.takes import Batch
 from outbox_tasks.settings import Settings
-from outbox_tasks.supervised.store import Runs
 from outbox_tasks.web import Page, Role
-from tests.claims import drain_all, take_batch
-from tests.conftest import MakeSettings, MakeStore, Rows
+from tests.claims import take_batch
+from tests.conftest import MakeSettings, Rows
 from tests.integration.archived import Archived
 from tests.integration.browsing import Browser, Visit, visitor
-from tests.integration.supervised import Send, Tasks, supervised
 
 Lease = Callable[..., Batch]
 Command = Callable[..., Result]
@@ -51,28 +47,6 @@ def lease(store: Store, rows: Rows) -> Lease:
         return take_batch(by)
 
     return make
-
-
-@pytest.fixture
-def confirming(new_store: MakeStore, broker_url: str) -> Store:
-    """A store whose destination's tasks are supervised; their broker is empty."""
-    with redis.Redis.from_url(broker_url) as client:
-        client.flushdb()
-    return new_store(destinations=supervised(broker_url), broker_url=broker_url)
-
-
-@pytest.fixture
-def tasks(confirming: Store, broker_url: str) -> Iterator[Tasks]:
-    runs = Runs(confirming.engine, confirming.settings)
-    yield Tasks(broker_url, runs)
-    runs.close()
-
-
-@pytest.fixture
-def send(confirming: Store) -> Iterator[Send]:
-    publishers = Publishers(confirming.settings)
-    yield lambda: {step.value: count for step, count in drain_all(confirming, publishers).items()}
-    publishers.close()
 
 
 def environment(settings: Settings, **more: Any) -> dict[str, str]:

@@ -12,8 +12,8 @@ from alembic.config import Config
 from sqlalchemy import Engine, inspect
 
 from outbox_tasks import migrations
-from outbox_tasks.archive import days
 from outbox_tasks.database.schema import VERSION
+from outbox_tasks.operating import days
 from outbox_tasks.relay.store import Store
 from tests.integration.own_database import Place, own_database
 

@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 from outbox_tasks import Outbox
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.conftest import MakeSettings, Rows, seconds_from_now
-from tests.integration.running import Worker
 from tests.integration.sessions import configure_django
+from tests.supervised.running import Worker
 
 BACKEND = {"BACKEND": "outbox_tasks.django.TasksBackend", "QUEUES": ["default", "mails"]}
 PATH = "tests.integration.django_shop"

@@ -27,7 +27,8 @@ from outbox_tasks.settings import Settings
 from tests.claims import drain_all
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.conftest import Command, environment
-from tests.integration.supervised import Send
+from tests.supervised.conftest import confirming, send  # noqa: F401
+from tests.supervised.tasks import Send
 
 HOSTILE = (
     "'; DROP TABLE outbox_messages; --", '"; DROP TABLE outbox_all; --', "\\'; SELECT pg_sleep(9); --",

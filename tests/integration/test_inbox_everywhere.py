@@ -21,8 +21,8 @@ from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.inbox import Inbox
 from outbox_tasks.migrations import upgrade_feed
 from tests.conftest import eventually
+from tests.feeds.places import DIALECTS, Place, own_place
 from tests.integration import inboxes
-from tests.integration.feed_places import DIALECTS, Place, own_place
 
 KINDS = ["Session", "scoped_session", "SQLModel", "Connection", "Django", *inboxes.ASYNC]
 

@@ -20,6 +20,7 @@ from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.migrations import upgrade, upgrade_feed
+from outbox_tasks.operating import days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.claims import take

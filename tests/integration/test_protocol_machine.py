@@ -26,7 +26,7 @@ from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows
 from tests.integration.histories import Relay
 from tests.integration.machine import LONG, Broker, Destination, Forgetful, Task, Worker
-from tests.integration.supervised import supervised
+from tests.supervised.tasks import supervised
 
 STEPS = 80
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "20"))

@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, func, insert, select, text
 
-from outbox_tasks.archive import days as days_module
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import DatabaseUnavailable, MaintainedElsewhere
 from outbox_tasks.model import Step, Verdict
+from outbox_tasks.operating import days as days_module
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.retention import Trimmed, drop_days, maintain
 from outbox_tasks.relay.store import Store

@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError
 
 from lab.frozen import frozen
 from lab.proxy import Proxy
-from outbox_tasks.archive import days
+from outbox_tasks.operating import days
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import SESSION, engine_url
 from outbox_tasks.database.patient import Patient
@@ -40,6 +40,7 @@ from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
+from outbox_tasks.operating import days
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store

@@ -2,7 +2,7 @@
 
 from tests.mutants import Fault
 
-STORAGE = "tests/storage/test_keys.py tests/storage/test_drain.py tests/storage/test_runs.py"
+STORAGE = "tests/storage/test_keys.py tests/storage/test_drain.py tests/supervised/test_verbs.py"
 SQL = "outbox_tasks/sql"
 
 FAULTS = [

@@ -19,9 +19,9 @@ from tests.storage.filled import as_the_relay, fill, planned
 from tests.storage.people import Finding, Looked, Wanted
 from tests.storage.relaying import Receiver, drained
 from tests.storage.relaying import storage as storage
-from tests.storage.running import begin_of
 from tests.storage.test_find import finding as finding
 from tests.storage.test_find import seqs
+from tests.supervised.verbs import begin_of
 
 EVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 

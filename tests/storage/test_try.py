@@ -25,9 +25,9 @@ from tests.storage.conftest import Box
 from tests.storage.people import Acting
 from tests.storage.relaying import Receiver, drained, numbers
 from tests.storage.relaying import storage as storage
-from tests.storage.running import begun, hand_over
 from tests.storage.test_acts import ANN, counted, entry, history, ids
 from tests.storage.test_acts import acting as acting
+from tests.supervised.verbs import begun, hand_over
 
 BUSY = Receiver(lambda message: Outcome.retry("http_429", "come back later", retry_after=900))
 

@@ -21,6 +21,7 @@ from outbox_tasks.errors import (
     OutboxError,
     SettingsFileError,
 )
+from outbox_tasks.feeds.place import with_routes_of
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import WEEK_SECONDS, Destination
 from outbox_tasks.settings.sources import Environment
@@ -385,9 +386,9 @@ def test_a_feeds_own_routes_count_before_the_others() -> None:
     routes = {"order.*": ["orders"], "*": ["audit"]}
     feed = {"url": "sqlite:////a.db", "routes": {"*.created": ["shop"]}}
     settings = Settings(destinations=urls, routes=routes, feeds={"eu": feed})
-    assert settings.of_feed("eu").routed("order.created") == ["shop"]
-    assert settings.of_feed("eu").routed("order.paid") == ["orders"]
-    assert settings.of_feed("us").routed("order.created") == ["orders"]
+    assert with_routes_of(settings, "eu").routed("order.created") == ["shop"]
+    assert with_routes_of(settings, "eu").routed("order.paid") == ["orders"]
+    assert with_routes_of(settings, "us").routed("order.created") == ["orders"]
 
 
 def test_a_scheme_has_no_case_and_a_plus_in_an_option_is_a_plus() -> None:

@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from outbox_tasks.feeds.source import Source
-from tests.integration.feed_sources import Place, Race, ids, made, overlapping, place, run, source
+from tests.feeds.sources import Place, Race, ids, made, overlapping, place, run, source
 
 __all__ = ["made", "overlapping", "place", "source"]
 

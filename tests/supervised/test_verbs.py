@@ -17,7 +17,7 @@ from tests.conftest import MakeSettings
 from tests.storage.conftest import AT_WORK, Box
 from tests.storage.race import end_waits
 from tests.storage.relaying import storage as storage
-from tests.storage.running import (
+from tests.supervised.verbs import (
     SAME,
     anything_due,
     begun,

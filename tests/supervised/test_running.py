@@ -21,7 +21,7 @@ from outbox_tasks.supervised.run import current
 from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage
 from tests.claims import take
 from tests.conftest import Rows, seconds_from_now
-from tests.integration.running import Call, Worker, app, call, outbox, worker
+from tests.supervised.running import Call, Worker, app, call, outbox, worker
 
 __all__ = ["app", "call", "outbox", "worker"]
 

@@ -20,7 +20,7 @@ from outbox_tasks.supervised.lost_tasks import LostTasks
 from tests.claims import drain_all
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.doctoring import beats
-from tests.integration.supervised import QUEUE, Send, Tasks, supervised
+from tests.supervised.tasks import QUEUE, Send, Tasks, supervised
 
 
 class Looking(LostTasks):

@@ -19,7 +19,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.supervised import supervisor
 from tests.conftest import Rows, eventually
-from tests.integration.running import Call, Worker, app, call, outbox, worker
+from tests.supervised.running import Call, Worker, app, call, outbox, worker
 
 __all__ = ["app", "call", "outbox", "worker"]
 

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.source import Source, open_source
-from tests.integration.feed_sources import Place, ids, made, overlapping, place, run, source
+from tests.feeds.sources import Place, ids, made, overlapping, place, run, source
 
 __all__ = ["made", "overlapping", "place", "source"]
 

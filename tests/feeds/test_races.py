@@ -9,7 +9,7 @@ from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.source import Row, Source
 from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.relay.store import Store
-from tests.integration.feed_sources import Place, Race, made, place
+from tests.feeds.sources import Place, Race, made, place
 from tests.storage.conftest import Box
 from tests.storage.test_drain import storage as storage
 

@@ -24,7 +24,7 @@ from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import drain_all
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.acting import acted
-from tests.integration.supervised import QUEUE, Send, Tasks, supervised
+from tests.supervised.tasks import QUEUE, Send, Tasks, supervised
 
 
 class TestHandOver:

@@ -23,7 +23,8 @@ from tests.conftest import MakeSettings, eventually
 from tests.storage.conftest import Box
 from tests.storage.race import Died, Transaction, race
 from tests.storage.relaying import storage as storage
-from tests.storage.running import (
+from tests.supervised.test_verbs import runs as runs
+from tests.supervised.verbs import (
     SAME,
     anything_due,
     begin_of,
@@ -35,7 +36,6 @@ from tests.storage.running import (
     run_out,
     sending,
 )
-from tests.storage.test_runs import runs as runs
 
 
 @pytest.fixture

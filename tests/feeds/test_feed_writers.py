@@ -39,7 +39,7 @@ from outbox_tasks.feeds.writer import _place
 from outbox_tasks.settings import FEED_QUEUE
 from outbox_tasks.writing.nudge import CLAIM, Nudge, Target
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
-from tests.integration.feed_places import DIALECTS, Place, own_place
+from tests.feeds.places import DIALECTS, Place, own_place
 from tests.integration.sessions import SYNC, Driver, driver
 from tests.integration.test_sessions import PROGRAMS, perform, programs
 

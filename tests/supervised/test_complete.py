@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.errors import NotInTransaction, NotSupervised, RunLost
 from tests.conftest import Rows
-from tests.integration.running import Call, Worker, app, call, outbox, worker
 from tests.integration.sessions import KINDS, Driver, driver
+from tests.supervised.running import Call, Worker, app, call, outbox, worker
 
 __all__ = ["app", "call", "outbox", "worker"]
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from outbox_tasks.feeds.source import Source
-from tests.integration.feed_sources import Place, made, overlapping, place, run, source
+from tests.feeds.sources import Place, made, overlapping, place, run, source
 
 __all__ = ["made", "overlapping", "place", "source"]
 
