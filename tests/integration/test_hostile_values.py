@@ -1,3 +1,4 @@
+# ruff: noqa: F811 - fixtures of others
 """Values that mean something to SQL, to drivers and to templates: they come out as they went in, and nothing else
 happens."""
 

@@ -14,7 +14,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
-from outbox_tasks.operating import days
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION

@@ -24,7 +24,6 @@ from sqlalchemy.exc import OperationalError
 
 from lab.frozen import frozen
 from lab.proxy import Proxy
-from outbox_tasks.operating import days
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import SESSION, engine_url
 from outbox_tasks.database.patient import Patient

@@ -58,7 +58,7 @@ FAULTS = [
         "le=WEEK_SECONDS, allow_inf_nan=True), AfterValidator", SETTINGS, "A time limit may be no number."),
     Fault(PLACE, "if self.supervised and self.scheme != \"celery\":",
         "if self.supervised and self.scheme == \"celery\":",
-        "tests/integration/test_supervised.py::test_only_a_celery_destination_can_be_supervised",
+        "tests/supervised/test_supervised.py::test_only_a_celery_destination_can_be_supervised",
         "Only a destination that can't know may confirm runs."),
     Fault("outbox_tasks/errors.py", 'if name != "rule" else fact', "",
         "tests/unit/test_errors.py tests/unit/test_settings.py", "The example in a rule loses its URL."),

@@ -63,7 +63,7 @@ FAULTS = [
         "publish_many with an AsyncConnection writes one message."),
     Fault("outbox_tasks/outbox.py", "        with self._capturing(session, confirm=confirm, stored=[]):",
         "        with self._capturing(session, confirm=False, stored=[]):",
-        "tests/integration/test_supervised.py::TestHandOver::test_a_task_that_asked_for_it_is_superv"
+        "tests/supervised/test_supervised.py::TestHandOver::test_a_task_that_asked_for_it_is_superv"
         "ised_wherever_it_goes",
         "capture(confirm=True) does not supervise."),
     Fault(RECORD, "for name in TRACE if is_text", "for name in TRACE[:1] if is_text",
@@ -141,7 +141,7 @@ FAULTS = [
         "tests/unit/test_events.py", "The id of the event travels as a header only."),
     Fault("outbox_tasks/wire/celery_message.py", "if name.lower() in COPYING_HEADERS", "if name in COPYING_HEADERS",
         "tests/unit/test_linear.py "
-        "tests/integration/test_supervised.py::test_only_a_celery_destination_can_be_supervised",
+        "tests/supervised/test_supervised.py::test_only_a_celery_destination_can_be_supervised",
         "The header CC sends a copy to any queue."),
     Fault("outbox_tasks/wire/celery_message.py", 'if names := task.properties.keys() & NO_PROPERTIES:',
         'if names := set():', "tests/unit/test_internals.py",
