@@ -10,7 +10,7 @@ from outbox_tasks.satellites import Satellite
 
 class Supervised(Satellite):
     def install(self, app: Any, settings: Any) -> None:
-        from outbox_tasks.supervised import supervise
+        from outbox_tasks.supervised.supervise import supervise
 
         supervise(app, settings)
 

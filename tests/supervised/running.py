@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.model import content
 from outbox_tasks.settings import Settings
-from outbox_tasks.supervised import supervise
 from outbox_tasks.supervised.hooks import hook
 from outbox_tasks.supervised.store import Runs
+from outbox_tasks.supervised.supervise import supervise
 from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 
