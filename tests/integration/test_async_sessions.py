@@ -17,6 +17,7 @@ from sqlalchemy.orm import Mapper, registry
 
 from outbox_tasks import Outbox
 from outbox_tasks.errors import PublishedTooLate
+from outbox_tasks.model import uuid7
 from tests.conftest import Rows, eventually, make_tables, own_schema
 
 Test = Callable[[AsyncEngine], Awaitable[Any]]
@@ -236,6 +237,16 @@ def test_a_message_cancelled_in_its_own_transaction_is_gone(run: Any, outbox: Ou
     run(test)
     assert ids(rows) == []
     assert [row.last_error_code for row in rows.archived()] == ["cancelled", "cancelled"]
+
+
+def test_messages_with_and_without_an_id_of_the_application_wait_together(run: Any, outbox: Outbox, rows: Rows) -> None:
+    """They are written by two statements, in the order of the calls."""
+
+    async def test(engine: AsyncEngine) -> list[UUID]:
+        async with AsyncSession(engine) as session, session.begin():
+            return [outbox.publish(session, "a", n, id=uuid7() if n % 2 else None) for n in range(4)]
+
+    assert run(test) == ids(rows)
 
 
 class Gate:

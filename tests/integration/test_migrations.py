@@ -104,7 +104,13 @@ class TestUpgrade:
 
     def test_is_part_of_the_callers_transaction(self, connection: Connection, engine: Engine, schema: str) -> None:
         with connection.begin() as transaction:
+            theirs = {"search_path": "pg_catalog, public", "DateStyle": "German, DMY", "TimeZone": "Asia/Tokyo"}
+            theirs |= {"standard_conforming_strings": "off"}
+            for name, value in theirs.items():
+                connection.execute(text("SELECT set_config(:name, :value, true)"), {"name": name, "value": value})
             upgrade(connection, schema)
+            for name, value in theirs.items():
+                assert connection.scalar(text("SELECT current_setting(:name)"), {"name": name}) == value
             assert connection.scalar(text(f"SELECT count(*) FROM {schema}.outbox_all")) == 0
             transaction.rollback()
         assert schema not in inspect(engine).get_schema_names()

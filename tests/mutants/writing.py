@@ -89,9 +89,6 @@ FAULTS = [
         "tests/integration/test_capture.py::TestStoredCalls::test_with_django_what_waits_for_the_com"
         "mit_is_stored",
         "delay_on_commit in a block is stored, and sent too."),
-    Fault(CAPTURING, "return running is not None and running in (task_id, parent_id)",
-        "return running is not None and running == task_id", "tests/integration/test_capture.py::TestInAWorker",
-        "What follows a task that has ended is stored in another's transaction."),
     Fault(NUDGE, "        return PAUSE_SECONDS_WITHOUT_BROKER", "        return PAUSE_SECONDS",
         "tests/integration/test_write.py::TestNudge", "A dead broker is asked at each commit."),
     Fault(NUDGE, "self.after() or time.monotonic() > self.until", "self.after()",
