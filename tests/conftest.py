@@ -37,6 +37,7 @@ from outbox_tasks.settings import Settings
 from tests import wide
 from tests.schemas import Schemas, new_name
 from tests.tables import Tables
+from tests.weekly import is_weekly
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
@@ -61,14 +62,9 @@ KINDS = ("unit", "model", "contract", "storage", "integration", "acceptance", "f
 
 
 LONG = (
-    "test_fastapi_fullstack",
-    "test_model",
-    "test_pages",
-    "test_every_publisher",
-    "test_monitor",
-    "test_typing",
-    "test_web_browser",
-)
+    "test_protocol_machine", "test_model", "test_pages", "test_every_publisher", "test_feeds", "test_web_browser",
+    "test_typing", "test_delivery", "test_killed_worker", "test_causes", "test_local", "test_monitor",
+)  # fmt: skip
 """Modules that take so long that the other processes would wait for them at the end."""
 
 TOGETHER = {
@@ -80,27 +76,13 @@ TOGETHER = {
 """Modules that run in one process, so that a server starts once."""
 
 
-WEEKLY = (
-    *(f"tests/unit/test_{name}.py" for name in ("distribution", "image", "kubernetes", "systemd")),
-    *(f"tests/{kind}/test_alerts.py" for kind in ("acceptance", "integration")),
-    *(f"tests/docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/{part}" for part in (
-        "coming-over/", "destinations/", "how-to/", "flower.md",
-    )),
-)  # fmt: skip
-"""How the names of tests begin that only `make weekly` runs."""
-
-ALWAYS = "tests/examples/test_fastapi_app.py"
-"""The example that `make test` runs, too."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is marked by the directory it is in. What takes long comes first."""
     for item in items:
         if item.path.parent.name in KINDS:
             item.add_marker(item.path.parent.name)
-        is_example = item.nodeid.startswith("tests/examples/") and not item.nodeid.startswith(ALWAYS)
-        if is_example or item.nodeid.startswith(WEEKLY):
+        if is_weekly(item.nodeid):
             item.add_marker("weekly")
     items.sort(key=lambda item: item.path.stem not in LONG)
 

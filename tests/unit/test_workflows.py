@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import clock, matrix
+from tests import clock, matrix, weekly
 
 TESTS = Path(__file__).parents[1]
 PLACE = TESTS.parent / ".github" / "workflows"
@@ -44,6 +44,7 @@ def test_a_release_publishes_what_it_has_checked_without_a_token() -> None:
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
 
 
-def test_the_matrix_and_the_clock_run_files_that_exist() -> None:
+def test_the_matrix_the_clock_and_the_weekly_tests_are_files_that_exist() -> None:
     places = [*matrix.TESTS, *(f"integration/test_{name}.py" for name in clock.DATED)]
+    places += [line.partition("::")[0] for line in weekly.WEEKLY.split()]
     assert [place for place in places if not (TESTS / place).exists()] == []

@@ -1,0 +1,47 @@
+"""Which tests only `make weekly` runs: what changes seldom, and what takes long."""
+
+from __future__ import annotations
+
+WEEKLY = """
+examples/
+unit/test_distribution.py
+unit/test_image.py
+unit/test_kubernetes.py
+unit/test_systemd.py
+integration/test_alerts.py
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/coming-over/
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/destinations/
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/how-to/
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/flower.md
+acceptance/test_alerts.py
+acceptance/test_causes.py::test_a_destination_asks_to_wait
+acceptance/test_causes.py::test_a_worker_is_gone[drain-
+acceptance/test_causes.py::test_beat_is_gone
+acceptance/test_causes.py::test_half_of_the_sends
+acceptance/test_causes.py::test_the_applications_supervised_workers_are_gone
+acceptance/test_demo.py::test_when_it_is_stopped
+acceptance/test_limits.py::test_all_that_was_written_arrives[singly]
+acceptance/test_pools.py
+acceptance/test_web_browser.py::test_nobody_is_shut_out
+acceptance/test_web_browser.py::test_the_database_may_go
+acceptance/test_webhook_trouble.py
+fault/test_beats.py::test_two_beats
+fault/test_clocks.py
+fault/test_database_hangs.py::test_a_failover_to_a_synchronous_standby
+fault/test_database_hangs.py::test_everything_is_delivered
+fault/test_database_lost.py::test_a_drain_goes_on
+fault/test_inbox.py
+fault/test_rabbitmq.py::test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks[RabbitMQ 3
+fault/test_rabbitmq.py::test_connections_that_are_lost_in_silence_are_replaced[RabbitMQ 3
+"""
+"""How their names begin, from `tests/` on."""
+
+ALWAYS = "tests/examples/test_fastapi_app.py"
+"""The one example that `make test` runs, too."""
+
+PREFIXES = tuple(f"tests/{line}" for line in WEEKLY.split("\n") if line)
+
+
+def is_weekly(test: str) -> bool:
+    """Whether the test of this name is one of them."""
+    return test.startswith(PREFIXES) and not test.startswith(ALWAYS)
