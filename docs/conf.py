@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from docutils import nodes
+from pygments.lexers.sql import PostgresLexer
 from sphinx.addnodes import toctree
 from sphinx.application import Sphinx
 
@@ -117,6 +118,7 @@ def inside_text(node: nodes.Node) -> bool:
 
 
 def setup(app: Sphinx) -> None:
+    app.add_lexer("sql", PostgresLexer)
     app.connect("source-read", links_that_leave_lead_home)
     app.connect("source-read", the_family_of_errors)
     app.connect("sphinx-click-process-options", stars_are_stars)
