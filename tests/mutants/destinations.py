@@ -22,16 +22,16 @@ def after_a_time_limit(kind: str) -> str:
 FAULTS = [
     Fault(
         f"{D}/redis_stream/publisher.py",
-        "except BaseException:  # a time limit too: the next message must",
-        "except RedisError:  # the next message must",
-        after_a_time_limit("redis+stream"),
-        "after a Celery time limit the answers of the batch before count for the next: lost messages are sent",
+        "        if not (self._answered and _is_idle(connection)):\n",
+        "        if not _is_idle(connection):\n",
+        f"{T}/test_redis_stream.py {after_a_time_limit('redis+stream')}",
+        "a connection is used again although answers are still to come: lost messages count as sent",
     ),
     Fault(
         f"{D}/redis_stream/publisher.py",
-        "            connection.disconnect()\n            raise\n        self._answered = True",
-        "            raise\n        self._answered = True",
-        after_a_time_limit("redis+stream"),
+        "        self._answered = False  # a time limit",
+        "        # a time limit",
+        f"{T}/test_redis_stream.py {after_a_time_limit('redis+stream')}",
         "after a timeout the answers of the batch before count for the next",
     ),
     Fault(

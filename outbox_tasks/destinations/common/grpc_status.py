@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from grpc import StatusCode
 
-from outbox_tasks.model import Outcome
+from outbox_tasks.model import Outcome, Result
 
-Codes = Mapping[StatusCode, tuple[Callable[[str, str], Outcome], str]]
-
-CODES: Codes = {
-    StatusCode.UNAVAILABLE: (Outcome.outage, "connection"),
-    StatusCode.DEADLINE_EXCEEDED: (Outcome.outage, "timeout"),
-    StatusCode.UNAUTHENTICATED: (Outcome.outage, "unauthorized"),
-    StatusCode.PERMISSION_DENIED: (Outcome.outage, "unauthorized"),
-    StatusCode.UNIMPLEMENTED: (Outcome.outage, "unroutable"),
-    StatusCode.NOT_FOUND: (Outcome.outage, "unroutable"),
-    StatusCode.INVALID_ARGUMENT: (Outcome.dead, "invalid_argument"),
+CODES = {
+    StatusCode.UNAVAILABLE: (Result.OUTAGE, "connection"),
+    StatusCode.DEADLINE_EXCEEDED: (Result.OUTAGE, "timeout"),
+    StatusCode.UNAUTHENTICATED: (Result.OUTAGE, "unauthorized"),
+    StatusCode.PERMISSION_DENIED: (Result.OUTAGE, "unauthorized"),
+    StatusCode.UNIMPLEMENTED: (Result.OUTAGE, "unroutable"),
+    StatusCode.NOT_FOUND: (Result.OUTAGE, "unroutable"),
+    StatusCode.INVALID_ARGUMENT: (Result.DEAD, "invalid_argument"),
 }
 """What the status of a call means; any other is a retry, under its own name in lower case."""
 
@@ -29,9 +27,8 @@ SIZE = r"message (length )?(larger than|exceeds|too large)"
 """How gRPC's implementations say that a message is too large, in whatever case: a pattern."""
 
 
-def outcome_of(code: StatusCode, details: str, codes: Codes = CODES) -> Outcome:
+def outcome_of(code: StatusCode, details: str, codes: Mapping[StatusCode, tuple[Result, str]] = CODES) -> Outcome:
     """What a status means by this table."""
     name = code.name.lower()
-    make: Callable[[str, str], Outcome]
-    make, short = codes.get(code, (Outcome.retry, name))
-    return make(short, details or name)
+    result, short = codes.get(code, (Result.RETRY, name))
+    return Outcome(result, short, details or name)

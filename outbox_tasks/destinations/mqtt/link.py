@@ -1,4 +1,4 @@
-"""A connection to an MQTT 5 server, and what its answers mean, for `mqtt`."""
+"""A connection to an MQTT 5 server, and what its answers mean."""
 
 from __future__ import annotations
 
@@ -8,33 +8,29 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from paho.mqtt.properties import Properties, VariableByteIntegers
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from outbox_tasks.destinations.mqtt.internals import AcknowledgedClient
 from outbox_tasks.errors import OutageError
 from outbox_tasks.model import Outcome, Result
 
-Verdict = tuple[Callable[[str, str], Outcome], str, str]
-
-ANSWERS: dict[int, Verdict] = {
-    0x80: (Outcome.retry, "refused", "unspecified error"),
-    0x83: (Outcome.retry, "refused", "implementation specific error"),
-    0x87: (Outcome.outage, "unauthorized", "not authorized"),
-    0x90: (Outcome.outage, "unroutable", "topic name invalid"),
-    0x91: (Outcome.retry, "refused", "packet identifier in use"),
-    0x95: (Outcome.dead, "too_large", "packet too large"),
-    0x97: (Outcome.outage, "quota_exceeded", "quota exceeded"),
-    0x99: (Outcome.dead, "bad_payload", "payload format invalid"),
+ANSWERS = {
+    0x87: (Result.OUTAGE, "unauthorized", "not authorized"),
+    0x90: (Result.OUTAGE, "unroutable", "topic name invalid"),
+    0x95: (Result.DEAD, "too_large", "packet too large"),
+    0x97: (Result.OUTAGE, "quota_exceeded", "quota exceeded"),
+    0x99: (Result.DEAD, "bad_payload", "payload format invalid"),
 }
-"""Reason codes of a PUBACK → outcome, code and text. Below 0x80 is success; 0x10 is that nobody has subscribed."""
+"""Reason codes of a PUBACK → outcome, code and text. Below 0x80 is success; 0x10 is that nobody has subscribed. Any
+other is a retry."""
 
 OUTAGES = {
     0x86: "unauthorized",  # bad user name or password
@@ -63,27 +59,6 @@ TEXT_BYTES = 65_535
 
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux has it."""
-
-
-class Packed(Properties):
-    """Properties as they are on the wire. paho's own packing takes as long as the rest of a send."""
-
-    def __init__(self, content_type: str, pairs: Sequence[tuple[str, str]]) -> None:
-        packed = b"\x03" + _text(content_type)
-        packed += b"".join(b"\x26" + _text(name) + _text(value) for name, value in pairs)
-        # paho lets only the attributes of MQTT be set.
-        length: bytes = VariableByteIntegers.encode(len(packed))  # type: ignore[no-untyped-call]
-        object.__setattr__(self, "packed", length + packed)
-
-    def pack(self) -> bytes:
-        """What paho asks for."""
-        packed: bytes = object.__getattribute__(self, "packed")
-        return packed
-
-
-def _text(value: str) -> bytes:
-    encoded = value.encode()
-    return len(encoded).to_bytes(2, "big") + encoded
 
 
 class Link:
@@ -128,7 +103,7 @@ class Link:
         self,
         topic: str,
         retain: bool,
-        entries: Mapping[int, tuple[bytes, Packed]],
+        entries: Mapping[int, tuple[bytes, Properties]],
         outcomes: dict[int, Outcome],
         deadline: float,
         *,
@@ -147,7 +122,8 @@ class Link:
 
         try:
             for index, (payload, properties) in entries.items():
-                size = 16 + len(topic.encode()) + len(properties.pack()) + len(payload)
+                packed: bytes = properties.pack()  # type: ignore[no-untyped-call]
+                size = 16 + len(topic.encode()) + len(packed) + len(payload)
                 if size > largest:  # the server would close the connection
                     outcomes[index] = Outcome.dead("too_large", f"{size} bytes; the server takes {largest}")
                     continue
@@ -230,8 +206,8 @@ def _outcome(reason: int) -> Outcome:
     """What a PUBACK means."""
     if reason < 0x80:
         return Outcome.sent()
-    make, code, text = ANSWERS.get(reason, (Outcome.retry, "refused", "unknown reason"))
-    return make(code, f"{text} (0x{reason:02x})")
+    result, code, text = ANSWERS.get(reason, (Result.RETRY, "refused", "refused"))
+    return Outcome(result, code, f"{text} (0x{reason:02x})")
 
 
 def _unanswered(error: Exception, count: int) -> Outcome:

@@ -11,8 +11,11 @@ import time
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
 from outbox_tasks.destinations.common import options
-from outbox_tasks.destinations.mqtt.link import TEXT_BYTES, Link, Packed, code_of
+from outbox_tasks.destinations.mqtt.link import TEXT_BYTES, Link, code_of
 from outbox_tasks.errors import OutageError, PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.settings import Settings
@@ -105,10 +108,12 @@ class MqttPublisher:
             self._link.connect(self._host, self._port, deadline)
         return self._link
 
-    def _properties(self, message: LeasedMessage) -> Packed:
+    def _properties(self, message: LeasedMessage) -> Properties:
         pairs = [("specversion", "1.0"), *attributes(message, self._source).items()]
         pairs += [(f"h_{name}", value) for name, value in own_headers(message).items()]
         for text in (message.content_type, *(text for pair in pairs for text in pair)):
             if FORBIDDEN.search(text) or (len(text) > TEXT_BYTES // 4 and len(text.encode()) > TEXT_BYTES):
                 raise PermanentError(f"{text[:40]!r}… can't be a text of MQTT", code="bad_headers")
-        return Packed(message.content_type, pairs)
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        properties.ContentType, properties.UserProperty = message.content_type, pairs
+        return properties

@@ -13,7 +13,7 @@ from nats.errors import AuthorizationError, ConnectionClosedError, Error, NoServ
 from nats.js.errors import APIError, NoStreamResponseError
 
 from outbox_tasks.destinations.nats.internals import asks_for_tls
-from outbox_tasks.model import Outcome
+from outbox_tasks.model import Outcome, Result
 
 T = TypeVar("T")
 
@@ -36,14 +36,14 @@ WORDS = (
 )
 """Parts of what the server says (`-ERR '…'`) → the code of an outage; else it is `connection`."""
 
-REFUSALS: dict[int, tuple[Callable[[str, str], Outcome], str]] = {
-    10054: (Outcome.dead, "too_large"),  # more than the stream's max_msg_size
-    10097: (Outcome.dead, "bad_headers"),  # larger than a stream can store
-    10052: (Outcome.retry, "rollup_refused"),
-    10077: (Outcome.outage, "full"),  # max_msgs or max_bytes, in a stream that discards new messages
-    10023: (Outcome.outage, "full"),  # the server's own limits
-    10047: (Outcome.outage, "full"),  # no storage left
-    10039: (Outcome.outage, "unavailable"),  # JetStream is not enabled for this account
+REFUSALS = {
+    10054: (Result.DEAD, "too_large"),  # more than the stream's max_msg_size
+    10097: (Result.DEAD, "bad_headers"),  # larger than a stream can store
+    10052: (Result.RETRY, "rollup_refused"),
+    10077: (Result.OUTAGE, "full"),  # max_msgs or max_bytes, in a stream that discards new messages
+    10023: (Result.OUTAGE, "full"),  # the server's own limits
+    10047: (Result.OUTAGE, "full"),  # no storage left
+    10039: (Result.OUTAGE, "unavailable"),  # JetStream is not enabled for this account
 }
 """JetStream's error numbers → outcome and code. Others: an outage if the status is 503, else worth a retry."""
 
@@ -150,9 +150,9 @@ class Link:
         except NoStreamResponseError:
             return Outcome.outage("unroutable", "no stream takes this subject, or JetStream is not available")
         except APIError as error:
-            other = (Outcome.outage, "unavailable") if error.code == 503 else (Outcome.retry, "refused")
-            make, code = REFUSALS.get(error.err_code or 0, other)
-            return make(code, f"{error.description} ({error.err_code})")
+            other = (Result.OUTAGE, "unavailable") if error.code == 503 else (Result.RETRY, "refused")
+            result, code = REFUSALS.get(error.err_code or 0, other)
+            return Outcome(result, code, f"{error.description} ({error.err_code})")
         except (ValueError, TypeError, KeyError, AttributeError):
             return Outcome.retry("bad_answer", "somebody who is not a stream has answered")
         return Outcome.sent()

@@ -7,12 +7,12 @@ import re
 from grpc import StatusCode
 
 from outbox_tasks.destinations.common import grpc_status
-from outbox_tasks.model import Outcome
+from outbox_tasks.model import Outcome, Result
 
 CODES = {
     **grpc_status.CODES,
-    StatusCode.FAILED_PRECONDITION: (Outcome.outage, "failed_precondition"),  # no billing, no key to encrypt with
-    StatusCode.RESOURCE_EXHAUSTED: (Outcome.retry, "throttled"),
+    StatusCode.FAILED_PRECONDITION: (Result.OUTAGE, "failed_precondition"),  # no billing, no key to encrypt with
+    StatusCode.RESOURCE_EXHAUSTED: (Result.RETRY, "throttled"),
 }
 
 SIZE = re.compile(rf"request_size is too large|payload size exceeds|{grpc_status.SIZE}", re.IGNORECASE)

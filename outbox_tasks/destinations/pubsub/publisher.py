@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from google.pubsub_v1.types import PublishResponse
-from grpc import RpcError, StatusCode
+from grpc import StatusCode
 
 from outbox_tasks.destinations.common.grpc_status import LOST
 from outbox_tasks.destinations.pubsub.address import address_of
@@ -94,7 +94,7 @@ class PubSubPublisher:
         while under_way or (waiting and ended is None):
             while waiting and ended is None:
                 call = waiting.popleft()
-                answer = self._ask(call, deadline, alone=not waiting and not under_way)
+                answer = self._ask(call, deadline)
                 under_way[answer] = call
                 answer.add_done_callback(answers.put)
             answer = answers.get()
@@ -113,17 +113,10 @@ class PubSubPublisher:
         if lost:
             self.close()  # the next connection looks for credentials again
 
-    def _ask(self, entries: Sequence[Entry], deadline: float, *, alone: bool) -> Any:
-        """The answer, or a future of it."""
+    def _ask(self, entries: Sequence[Entry], deadline: float) -> Any:
+        """A future of the answer."""
         request = b"".join((self._head, *(one.body for one in entries)))
-        timeout, publish = max(deadline - time.monotonic(), 0), self._own.get().publish
-        if not alone:
-            return publish.future(request, timeout, self._metadata)
-        try:
-            # This way needs no thread for the answer, and half the CPU.
-            return publish.with_call(request, timeout, self._metadata)[1]
-        except RpcError as error:
-            return error  # the error has the methods of an answer
+        return self._own.get().publish.future(request, max(deadline - time.monotonic(), 0), self._metadata)
 
     def _connect(self, deadline: float) -> None:
         """Raises `OutageError`."""

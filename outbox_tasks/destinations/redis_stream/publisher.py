@@ -72,7 +72,8 @@ class RedisStreamPublisher:
             **({"ssl_check_hostname": True} if parts.scheme.startswith("rediss") else {}),
         ).make_connection()
         self._answered = False
-        """Whether the last commands on this connection have all been answered."""
+        """Whether the last commands on this connection have all been answered. If not, it is not used again: the
+        next messages would be given the rest of those answers."""
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All commands in one write, and not in a transaction: each message has an outcome of its own. If several
@@ -133,15 +134,11 @@ class RedisStreamPublisher:
         """Redis's answer to each command. On a connection of our own: redis-py's pipeline takes four times as much CPU
         for a message, most of it to pack the command."""
         connection = self._connection
-        if self._answered:
-            _close_unless_idle(connection)
-        self._answered = False
-        try:
-            connection.send_packed_command([b"".join(commands)])
-            answers = [_answer(connection, deadline) for _ in commands]
-        except BaseException:  # a time limit too: the next message must not be given the rest of these answers
+        if not (self._answered and _is_idle(connection)):
             connection.disconnect()
-            raise
+        self._answered = False  # a time limit may strike anywhere from here on
+        connection.send_packed_command([b"".join(commands)])
+        answers = [_answer(connection, deadline) for _ in commands]
         self._answered = True
         return answers
 
@@ -178,13 +175,12 @@ def _ce_name(attribute: str) -> bytes:
 CONTENT_TYPE, DATA = _bulk("content_type"), _bulk("data")
 
 
-def _close_unless_idle(connection: Any) -> None:
-    """Close a connection that Redis has closed, or on which it has said something that nobody asked for."""
+def _is_idle(connection: Any) -> bool:
+    """Whether Redis has neither closed it nor said something that nobody asked for."""
     try:
-        if connection.can_read():
-            connection.disconnect()
+        return not connection.can_read()
     except (RedisError, OSError):
-        connection.disconnect()
+        return False
 
 
 def _answer(connection: Any, deadline: float) -> object:
