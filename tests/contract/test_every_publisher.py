@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -48,21 +48,26 @@ def refused(target: Counterpart, number: int) -> LeasedMessage:
     return target.refused(message(number)) or message(number, headers={"n": 5})
 
 
-class Struck(Exception):
+class TooLong(Exception):
     """What Celery raises in the middle of anything when a task has run for too long."""
 
 
+class Ended(BaseException):
+    """What is raised in the middle of anything when the process is to end, or by gevent."""
+
+
 @contextmanager
-def struck(seconds: float | None) -> Iterator[None]:
-    """The time limit strikes what happens inside; None: there is none."""
+def struck(seconds: float | None, kind: type[BaseException]) -> Iterator[None]:
+    """This is raised in what happens inside; None: nothing is. `Ended` ends it."""
 
     def strike(*_: object) -> None:
-        raise Struck
+        raise kind
 
     signal.signal(signal.SIGALRM, strike)
     signal.setitimer(signal.ITIMER_REAL, seconds or 0)
     try:
-        yield
+        with suppress(Ended):
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -359,9 +364,9 @@ class TestTheSecondRound:
         """The time limit is its own, or that of a Celery task, which strikes anywhere."""
         with open_publisher(target, send_timeout=target.patience if limit == "own" else 20) as publisher:
             connected(publisher)
-            for first in (10, 20):
-                batch = [message(first + n) for n in range(3)]
-                with frozen(target), within(target.patience), struck(0.5 if limit == "celery" else None):
+            for first, kind in ((10, TooLong), (20, Ended)):
+                batch, outcomes = [message(first + n) for n in range(3)], []
+                with frozen(target), within(target.patience), struck(0.5 if limit == "celery" else None, kind):
                     outcomes = sent_by(publisher, *batch)
                 assert set(results(outcomes)) <= AGAIN, f"nobody has answered for the batch {first}"
                 with open_publisher(target) as another:

@@ -40,7 +40,7 @@ def address_of(destination: Destination, service: str) -> Address:
         f"it must be {service}://[key:secret@]region/{what}, or with an ARN after the region; "
         "key and secret percent-encoded"
     )
-    found = options.read(destination, OPTIONS)
+    values = options.read(destination, OPTIONS)
     try:
         parts = urlsplit(destination.url)
         region, port = parts.hostname or "", parts.port
@@ -49,8 +49,8 @@ def address_of(destination: Destination, service: str) -> Address:
     arn = ARN.fullmatch(path) if (path := unquote(parts.path.strip("/"))).startswith("arn:") else None
     account, _, name = path.rpartition("/") if arn is None else (arn[3], "", arn[4])
     credentials: dict[str, str | None] = {
-        "aws_session_token": found.get("session_token"),
-        "profile_name": found.get("profile"),
+        "aws_session_token": values.get("session_token"),
+        "profile_name": values.get("profile"),
     }
     if parts.username is not None:
         credentials |= {
@@ -67,4 +67,4 @@ def address_of(destination: Destination, service: str) -> Address:
         or (credentials["aws_session_token"] and "aws_access_key_id" not in credentials)
     ):
         raise wrong
-    return Address(region, name, account or None, arn and arn[0], found.get("endpoint"), credentials)
+    return Address(region, name, account or None, arn and arn[0], values.get("endpoint"), credentials)

@@ -41,6 +41,6 @@ def attributes_of(message: LeasedMessage, source: str, encoding: str | None) -> 
     if own:
         values["headers"] = json.dumps(own)
     for name, value in values.items():
-        if found := REFUSED_CHARACTER.search(value):
-            raise PermanentError(f"{name} has a character that AWS refuses: {found[0]!a}", code="bad_attributes")
+        if refused := REFUSED_CHARACTER.search(value):
+            raise PermanentError(f"{name} has a character that AWS refuses: {refused[0]!a}", code="bad_attributes")
     return {name: value for name, value in values.items() if value}

@@ -61,8 +61,8 @@ class CeleryTaskPublisher:
     batch_size = 100
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
-        parts, found = urlsplit(destination.url), options.read(destination, OPTIONS)
-        broker = found.get("broker") or settings.broker_url or ""
+        parts, values = urlsplit(destination.url), options.read(destination, OPTIONS)
+        broker = values.get("broker") or settings.broker_url or ""
         options.check(
             destination,
             (not parts.netloc and not parts.path, "it must be celery:// with options only, as in celery://?queue=shop"),
@@ -73,7 +73,7 @@ class CeleryTaskPublisher:
         self._planted = False
         self._source = settings.source
         self._accepted = accepted(destination)
-        self._task = found.get("task")
+        self._task = values.get("task")
         self._queue = destination.queue
         self._app = app_of(destination, settings)
         try:

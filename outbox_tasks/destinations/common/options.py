@@ -51,7 +51,7 @@ TEXT = matching("(?s).+", "a text that is not empty")
 def read(destination: Destination, known: Options, *, prefix: str = "") -> dict[str, Any]:
     """The options of the URL whose names have this prefix. Raises `ConfigurationError`, which shows none of their
     values."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in destination.options:
         if not name.startswith(prefix):
             continue
@@ -65,12 +65,12 @@ def read(destination: Destination, known: Options, *, prefix: str = "") -> dict[
         except ValueError:
             raise destination.unusable(f"its option {name} must be {kind.rule}") from None
         if kind.several:
-            found.setdefault(name, []).append(value)
-        elif name in found:
+            values.setdefault(name, []).append(value)
+        elif name in values:
             raise destination.unusable(f"it has the option {name} twice")
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def check(destination: Destination, *rules: tuple[object, str]) -> None:

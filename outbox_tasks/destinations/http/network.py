@@ -85,7 +85,7 @@ class Network(httpcore.AsyncNetworkBackend):
 
 async def _addresses(host: str, port: int) -> list[str]:
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise httpcore.ConnectError(f"{host} can't be resolved: {error}") from error
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in answers))

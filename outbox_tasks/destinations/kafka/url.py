@@ -39,9 +39,9 @@ def read(destination: Destination) -> tuple[str, dict[str, str]]:
     parts = split(destination.url)
     login, _, servers = parts.netloc.rpartition("@")
     topic = parts.path.strip("/") or destination.name
-    found = options.read(destination, OPTIONS)
-    tls = found.pop("tls", False)
-    properties = {NAMES.get(name, name.removeprefix(ANY)): value for name, value in found.items()}
+    values = options.read(destination, OPTIONS)
+    tls = values.pop("tls", False)
+    properties = {NAMES.get(name, name.removeprefix(ANY)): value for name, value in values.items()}
     options.check(
         destination,
         (
@@ -51,14 +51,14 @@ def read(destination: Destination) -> tuple[str, dict[str, str]]:
         (TOPIC.fullmatch(topic), "a topic's name has 1 to 249 characters of A-Z, a-z, 0-9, '.', '_' and '-'"),
         (not OURS & properties.keys(), f"these properties can't be changed: {', '.join(sorted(OURS))}"),
     )
-    return topic, {"bootstrap.servers": servers, **_security(login, "sasl" in found, tls), **properties}
+    return topic, {"bootstrap.servers": servers, **_security(login, "sasl" in values, tls), **properties}
 
 
 def _security(login: str, sasl: bool, tls: bool) -> dict[str, str]:
     if not login and not sasl:
         return {"security.protocol": "SSL" if tls else "PLAINTEXT"}
-    found = {"security.protocol": "SASL_SSL" if tls else "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    values = {"security.protocol": "SASL_SSL" if tls else "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     if login:
         user, _, password = login.partition(":")
-        found |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
-    return found
+        values |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
+    return values

@@ -100,14 +100,14 @@ class Sender(Protocol):
 
 def outcome_of(error: BaseException) -> Outcome:
     """What an error means, by the tables above. If they don't know it, they may know its cause."""
-    found: BaseException | None = error
-    while found is not None:
+    cause: BaseException | None = error
+    while cause is not None:
         # redis-py's words for a pipeline's command quote the message, so they are removed.
-        text = str(found).partition("\n")[0].rpartition(" of pipeline caused error: ")[2]
-        if known := _known(found, text):
+        text = str(cause).partition("\n")[0].rpartition(" of pipeline caused error: ")[2]
+        if known := _known(cause, text):
             result, code = known
-            return Outcome(result, code, text or repr(found))
-        found = found.__cause__
+            return Outcome(result, code, text or repr(cause))
+        cause = cause.__cause__
     log.error("the broker's client failed", exc_info=error)
     return Outcome.retry(type(error).__name__, str(error) or repr(error))
 
@@ -157,7 +157,7 @@ def database(destination: Destination, url: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(path=f"/{database or 0}")), unquote(queue)
 
 
-def tls_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def tls_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The options for TLS by the names that Python's `ssl` has for them."""
-    files = {name.removeprefix("ssl_"): given[name] for name in FILES if name in given}
-    return {**files, "cert_reqs": given.get("ssl_cert_reqs", ssl.CERT_REQUIRED)}
+    files = {name.removeprefix("ssl_"): values[name] for name in FILES if name in values}
+    return {**files, "cert_reqs": values.get("ssl_cert_reqs", ssl.CERT_REQUIRED)}

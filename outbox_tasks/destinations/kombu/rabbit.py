@@ -174,8 +174,8 @@ class RabbitSender:
 
     def _answered(self, outcome: Outcome, tag: int, multiple: bool) -> None:
         tags = list(takewhile(lambda pending: pending <= tag, self._pending)) if multiple else [tag]
-        for each in tags:
-            number = self._pending.pop(each)
+        for answered_tag in tags:
+            number = self._pending.pop(answered_tag)
             came_back = self._entries[number].id in self._returned
             self._outcomes[number] = UNROUTABLE if came_back else outcome
 

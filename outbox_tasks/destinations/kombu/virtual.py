@@ -58,8 +58,8 @@ class VirtualSender:
             }
         # The relay decides about retries, and notes them on the row.
         options_of_kombu = {**ours, **destination.transport_options, "retry_on_timeout": False}
-        given = {"transport_options": options_of_kombu, "connect_timeout": half}
-        self._connect = partial(Connection, url, transport=transport, ssl=ssl, **given)
+        limits = {"transport_options": options_of_kombu, "connect_timeout": half}
+        self._connect = partial(Connection, url, transport=transport, ssl=ssl, **limits)
         self._connect()  # reads the URL; opens nothing
         self._connection: Any = None
         self._producer: Producer | None = None

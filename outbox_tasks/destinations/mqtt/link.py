@@ -178,10 +178,10 @@ class Link:
             return False
         poll = select.poll()  # `select` knows no file descriptors above 1023
         poll.register(opened, select.POLLIN | (select.POLLOUT if self.client.want_write() else 0))
-        found = poll.poll(max(0.0, seconds) * 1000)
-        if not found:
+        ready = poll.poll(max(0.0, seconds) * 1000)
+        if not ready:
             raise TimeoutError("no acknowledgement in time")
-        return bool(found[0][1] & ~select.POLLOUT)
+        return bool(ready[0][1] & ~select.POLLOUT)
 
     def _on_connect(
         self, client: Client, data: Any, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None

@@ -102,7 +102,7 @@ def _read(destination: Destination) -> tuple[str, bool, dict[str, Any]]:
     parts = split(destination.url)
     login, _, hosts = parts.netloc.rpartition("@")
     subject = unquote(parts.path.removeprefix("/")) or destination.name
-    found = options.read(destination, OPTIONS)
+    values = options.read(destination, OPTIONS)
     servers = [urlsplit(f"nats://{host}") for host in hosts.split(",")]
     options.check(
         destination,
@@ -116,9 +116,9 @@ def _read(destination: Destination) -> tuple[str, bool, dict[str, Any]]:
     user, colon, password = login.partition(":")
     if login:
         client |= {"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)}
-    if found.get("tls"):
+    if values.get("tls"):
         client["tls"] = ssl.create_default_context()
-    return subject, found.get("by_type", False), client
+    return subject, values.get("by_type", False), client
 
 
 def _bracketed(host: str | None) -> str:

@@ -44,7 +44,7 @@ def address_of(destination: Destination) -> Address:
     """The URL in its parts. Raises `ConfigurationError`."""
     parts = urlsplit(destination.url)
     project, topic = unquote(parts.netloc), unquote(parts.path.removeprefix("/")) or destination.name
-    found = options.read(destination, OPTIONS)
+    values = options.read(destination, OPTIONS)
     options.check(
         destination,
         (
@@ -56,15 +56,15 @@ def address_of(destination: Destination) -> Address:
             "a topic's name has 3 to 255 letters, digits and - . _ ~ + %, begins with a letter, and not with goog",
         ),
         (
-            "emulator" not in found or found.keys().isdisjoint({"endpoint", "credentials"}),
+            "emulator" not in values or values.keys().isdisjoint({"endpoint", "credentials"}),
             "an emulator has neither endpoint nor credentials",
         ),
     )
-    endpoint = found.get("endpoint", GOOGLE)
+    endpoint = values.get("endpoint", GOOGLE)
     return Address(
         topic=f"projects/{project}/topics/{topic}",
         endpoint=endpoint if re.search(f"{PORT}$", endpoint) else f"{endpoint}:443",
-        emulator=found.get("emulator"),
-        credentials=found.get("credentials"),
-        ordered=found.get("ordering") != "none",
+        emulator=values.get("emulator"),
+        credentials=values.get("credentials"),
+        ordered=values.get("ordering") != "none",
     )

@@ -66,13 +66,15 @@ def plaintext(host: str) -> Any:
 
 def _open(address: Address) -> Any:
     if address.credentials is None:
-        found, _ = google.auth.default(scopes=SCOPES)
+        credentials, _ = google.auth.default(scopes=SCOPES)
     else:
-        found = ServiceAccount.from_service_account_file(address.credentials, scopes=SCOPES)
-    if isinstance(found, ServiceAccount):
+        credentials = ServiceAccount.from_service_account_file(address.credentials, scopes=SCOPES)
+    if isinstance(credentials, ServiceAccount):
         # It signs its tokens itself, instead of asking another server for each of them.
-        found = found.with_always_use_jwt_access(True)
-    return PublisherGrpcTransport.create_channel(address.endpoint, credentials=found, scopes=SCOPES, options=OPTIONS)
+        credentials = credentials.with_always_use_jwt_access(True)
+    return PublisherGrpcTransport.create_channel(
+        address.endpoint, credentials=credentials, scopes=SCOPES, options=OPTIONS
+    )
 
 
 def _explained(error: BaseException) -> BaseException:

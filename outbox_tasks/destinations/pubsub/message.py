@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     body: bytes
 
 
-def entry(message: LeasedMessage, source: str, *, ordered: bool) -> Entry:
+def entry_of(message: LeasedMessage, source: str, *, ordered: bool) -> Entry:
     """The message, ready to be sent. Raises `PermanentError`."""
     key = message.key or "" if ordered else ""
     request = REQUEST()

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from outbox_tasks.destinations.common.grpc_status import LOST
 from outbox_tasks.destinations.pubsub.address import address_of
 from outbox_tasks.destinations.pubsub.answers import trouble
 from outbox_tasks.destinations.pubsub.channel import Opening, emulator_of, plaintext
-from outbox_tasks.destinations.pubsub.message import REQUEST, Entry, entry
+from outbox_tasks.destinations.pubsub.message import REQUEST, Entry, entry_of
 from outbox_tasks.errors import OutageError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.per_process import PerProcess
@@ -53,7 +54,8 @@ class PubSubPublisher:
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._address = address_of(destination)
-        self._source, self._timeout = settings.source, settings.send_timeout
+        self._timeout = settings.send_timeout
+        self._entry = partial(entry_of, source=settings.source, ordered=self._address.ordered)
         topic = self._address.topic
         self._head = bytes(REQUEST(topic=topic).SerializeToString())
         self._metadata = [("x-goog-request-params", f"topic={quote(topic)}")]
@@ -63,10 +65,10 @@ class PubSubPublisher:
         """One request for each key. A request that is refused because of a message is halved until that message is
         found. An outage holds for all that is still to be sent."""
         deadline = time.monotonic() + self._timeout
-        made, outcomes = encoded(messages, lambda one: entry(one, self._source, ordered=self._address.ordered))
+        made, outcomes = encoded(messages, self._entry)
         by_key: dict[str, Call] = {}
-        for place, one in made.items():
-            by_key.setdefault(one.key, []).append(one._replace(place=place))
+        for place, entry in made.items():
+            by_key.setdefault(entry.key, []).append(entry._replace(place=place))
         calls = list(by_key.values())
         try:
             if calls:
@@ -74,7 +76,7 @@ class PubSubPublisher:
                 self._send(calls, outcomes, deadline)
         except OutageError as error:
             failed = Outcome.outage(error.code, str(error))
-            outcomes.update((one.place, failed) for call in calls for one in call)
+            outcomes.update((entry.place, failed) for call in calls for entry in call)
         except BaseException:  # such as a time limit; nobody waits for the requests under way any more
             self.close()
             raise
@@ -105,17 +107,17 @@ class PubSubPublisher:
                 # Google takes nothing of a request that it refuses.
                 waiting.extend((call[: len(call) // 2], call[len(call) // 2 :]))
             else:
-                outcomes.update((one.place, outcome) for one in call)
+                outcomes.update((entry.place, outcome) for entry in call)
             if outcome.result is Result.OUTAGE:
                 ended = outcome
         if ended is not None:
-            outcomes.update((one.place, ended) for call in waiting for one in call)
+            outcomes.update((entry.place, ended) for call in waiting for entry in call)
         if lost:
             self.close()  # the next connection looks for credentials again
 
     def _ask(self, entries: Sequence[Entry], deadline: float) -> Any:
         """A future of the answer."""
-        request = b"".join((self._head, *(one.body for one in entries)))
+        request = b"".join((self._head, *(entry.body for entry in entries)))
         return self._own.get().publish.future(request, max(deadline - time.monotonic(), 0), self._metadata)
 
     def _connect(self, deadline: float) -> None:

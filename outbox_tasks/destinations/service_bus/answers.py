@@ -56,15 +56,15 @@ error."""
 def outcome_of(error: BaseException) -> Outcome:
     """What an exception means for the messages that were being sent."""
     chain = list(_chain(error))
-    condition = next(filter(None, (_text(getattr(each, "condition", None)) for each in chain)), "")
-    for each in chain:  # the client wraps exceptions that it does not know
+    condition = next(filter(None, (_text(getattr(cause, "condition", None)) for cause in chain)), "")
+    for cause in chain:  # the client wraps exceptions that it does not know
         for kinds, result, code in TROUBLE:
-            if isinstance(each, kinds):
+            if isinstance(cause, kinds):
                 return _outcome(result, code, error)
-    for each in chain:
-        status = getattr(each, "status_code", None)
+    for cause in chain:
+        status = getattr(cause, "status_code", None)
         if isinstance(status, int):  # the answer to the token
-            return _outcome(*STATUSES.get(status, (Result.OUTAGE, "unavailable")), each)
+            return _outcome(*STATUSES.get(status, (Result.OUTAGE, "unavailable")), cause)
     if condition in CONDITIONS:
         return _outcome(*CONDITIONS[condition], error)
     if isinstance(error, azure.ServiceBusConnectionError):

@@ -71,9 +71,9 @@ class Link:
     def give_up(self) -> None:
         """Close it without waiting: its own thread closes it, or a new one."""
         self._given_up = True
-        for each in list(self._sockets):
+        for opened in list(self._sockets):
             with suppress(OSError):
-                socket.socket.shutdown(each, socket.SHUT_RDWR)
+                socket.socket.shutdown(opened, socket.SHUT_RDWR)
         if self._running is None:
             threading.Thread(target=self.close, name="end of Azure Service Bus", daemon=True).start()
 
@@ -81,8 +81,8 @@ class Link:
         """Close the connection."""
         with suppress(Exception):  # it may be half open, and broken in any way
             self._opened.close()
-        for each in list(self._sockets):  # if the other side has closed one, the client leaves it open
-            each.close()
+        for opened in list(self._sockets):  # if the other side has closed one, the client leaves it open
+            opened.close()
         self._sender = None
 
     def open(self) -> ServiceBusSender:

@@ -63,7 +63,8 @@ class ServiceBusPublisher:
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._address = address_of(destination)
-        self._source, self._timeout = settings.source, settings.send_timeout
+        self._timeout = settings.send_timeout
+        self._outgoing = partial(outgoing, source=settings.source, sessions=self._address.sessions)
         self._mixed = True
         """Whether a batch may have several keys. Partitioned entities refuse that, and only the refusal tells."""
         self._link = PerProcess(partial(Link, self._address, self._timeout))
@@ -72,7 +73,7 @@ class ServiceBusPublisher:
         """One batch for all, or as few batches as sizes and keys allow, one after the other. The messages of a refused
         batch are sent one by one."""
         sending = Round(time.monotonic() + self._timeout * 0.95)
-        made, outcomes = encoded(messages, lambda one: outgoing(one, self._source, sessions=self._address.sessions))
+        made, outcomes = encoded(messages, self._outgoing)
         if made:
             outcomes |= self._run([Entry(place, message) for place, message in made.items()], sending)
         return [outcomes[index] for index in range(len(messages))]

@@ -62,8 +62,8 @@ def address_of(destination: Destination) -> Address:
             "with policy and key percent-encoded",
         ),
     )
-    found = options.read(destination, OPTIONS)
-    emulator = found.get("development_emulator", False)
+    values = options.read(destination, OPTIONS)
+    emulator = values.get("development_emulator", False)
     options.check(
         destination,
         (NAME.fullmatch(entity), "its path is not the name of a queue or a topic"),
@@ -83,5 +83,5 @@ def address_of(destination: Destination) -> Address:
         ),
     )
     return Address(
-        parts.hostname or "", port, entity, policy, key, found.get("sessions", False), emulator, found.get("ca_file")
+        parts.hostname or "", port, entity, policy, key, values.get("sessions", False), emulator, values.get("ca_file")
     )
