@@ -8,16 +8,12 @@ unit/test_distribution.py
 unit/test_image.py
 unit/test_kubernetes.py
 unit/test_systemd.py
-integration/test_alerts.py
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/coming-over/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/destinations/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/how-to/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/flower.md
 acceptance/test_alerts.py
-acceptance/test_causes.py::test_a_destination_asks_to_wait
-acceptance/test_causes.py::test_a_worker_is_gone[drain-
 acceptance/test_causes.py::test_beat_is_gone
-acceptance/test_causes.py::test_half_of_the_sends
 acceptance/test_causes.py::test_the_applications_supervised_workers_are_gone
 acceptance/test_demo.py::test_when_it_is_stopped
 acceptance/test_limits.py::test_all_that_was_written_arrives[singly]

@@ -78,11 +78,11 @@ class Replay:
     @classmethod
     def resumed(cls, database: Database, entry: int) -> Self:
         """The rest of a replay that somebody has stopped. Raises `ActRefused`."""
-        found = database.ask("audit/entry.sql", entry=entry)
+        found = database.ask("act/one.sql", entry=entry)
         facts = found[0].facts if found else {}
         if not found or found[0].action != "replay" or "named" in facts or "states" not in facts:
             raise ActRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
-        if database.ask("act/one.sql", entry=entry)[0].wanted is not None:
+        if found[0].wanted is not None:
             raise ActRefused(reason=f"no. {entry} is under way; to end it: outbox-tasks audit --stop {entry}")
         names = [name for name in Filter.__slots__ if name in facts]
         place = facts.get("place", {"seq": 0, "passed": 0})

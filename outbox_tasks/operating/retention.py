@@ -61,8 +61,8 @@ class Maintained:
     """Whether there is more to do now."""
 
     def __str__(self) -> str:
-        done = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.trimmed.dropped)} days"
-        return done + (f", could not drop {len(self.trimmed.kept)}" if self.trimmed.kept else "")
+        text = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.trimmed.dropped)} days"
+        return text + (f", could not drop {len(self.trimmed.kept)}" if self.trimmed.kept else "")
 
 
 def maintain(store: Store) -> Maintained:
@@ -70,27 +70,27 @@ def maintain(store: Store) -> Maintained:
 
     Raises `MaintainedElsewhere`, or `DatabaseUnavailable` if it can't even begin.
     """
-    done = Maintained()
+    result = Maintained()
     with alone(store):
-        with _logged("could not make the next days", done):
-            done.made = turn(store)
-        with _logged("could not delete old counts, workers and acts", done):
+        with _logged("could not make the next days", result):
+            result.made = turn(store)
+        with _logged("could not delete old counts, workers and acts", result):
             store.ask("keep/forget.sql", acts=365.0 * DAY)
-        with _logged("could not delete old marks of the inbox", done):
-            done.forgotten, more = forget_marks(store)
-            done.more = done.more or more
+        with _logged("could not delete old marks of the inbox", result):
+            result.forgotten, more = forget_marks(store)
+            result.more = result.more or more
         for name, each in satellites().items():
-            with _logged(f"could not delete old rows of {name}", done):
+            with _logged(f"could not delete old rows of {name}", result):
                 each.maintain(store)
         settings = store.settings
         if settings.archive_retention:
-            with _logged("could not drop old days of the archive", done):
-                _trim(store, timedelta(seconds=settings.archive_retention), done.trimmed, patient=False)
-            done.more = done.more or done.trimmed.more
-    if kept := done.trimmed.kept:
+            with _logged("could not drop old days of the archive", result):
+                _trim(store, timedelta(seconds=settings.archive_retention), result.trimmed, patient=False)
+            result.more = result.more or result.trimmed.more
+    if kept := result.trimmed.kept:
         day, why = next(iter(kept.items()))
         log.warning("could not drop %d days of the archive; %s: %s", len(kept), day, why)
-    return done
+    return result
 
 
 def drop_days(store: Store, older_than: timedelta) -> Trimmed:
@@ -98,10 +98,10 @@ def drop_days(store: Store, older_than: timedelta) -> Trimmed:
 
     Raises `MaintainedElsewhere` or `DatabaseUnavailable`.
     """
-    done = Trimmed()
+    result = Trimmed()
     with alone(store):
-        _trim(store, older_than, done, patient=True)
-    return done
+        _trim(store, older_than, result, patient=True)
+    return result
 
 
 def days_before(store: Store, older_than: timedelta) -> list[date]:
@@ -136,39 +136,39 @@ def alone(store: Store) -> Iterator[None]:
 
 
 @contextmanager
-def _logged(failure: str, done: Maintained) -> Iterator[None]:
+def _logged(failure: str, result: Maintained) -> Iterator[None]:
     try:
         yield
     except OutboxError as error:
         log.warning("%s; the next maintenance tries again: %s", failure, error)
-        done.failed.append(f"{failure}: {error}")
+        result.failed.append(f"{failure}: {error}")
 
 
-def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) -> None:
+def _trim(store: Store, older_than: timedelta, trimmed: Trimmed, *, patient: bool) -> None:
     """Drop the days that are older. If one can't be dropped, the next ones are tried all the same."""
     ends = time.monotonic() + RUN_SECONDS
     for day in ended_days(store, older_than):
         # Only a run that dropped something may ask for another one at once. Otherwise runs would follow each other
         # without end.
-        if done.dropped and not patient and time.monotonic() >= ends:
-            done.more = True
+        if trimmed.dropped and not patient and time.monotonic() >= ends:
+            trimmed.more = True
             return
         try:
-            _remove(store, day, done)
+            _remove(store, day, trimmed)
         except OutboxError as error:
-            done.kept[day.date] = str(error)
+            trimmed.kept[day.date] = str(error)
         else:
-            done.dropped.append(day.date)
+            trimmed.dropped.append(day.date)
             log.info("the archive's %s is dropped", day.date)
     # All of them: an earlier run may have died after a drop.
     while store.ask("keep/troubles.sql", most=ROWS_A_BATCH)[0].count >= ROWS_A_BATCH:
         if not patient and time.monotonic() >= ends:
-            done.more = True
+            trimmed.more = True
             return
         time.sleep(0.05)
 
 
-def _remove(store: Store, day: Day, done: Trimmed) -> None:
+def _remove(store: Store, day: Day, trimmed: Trimmed) -> None:
     """Export a day, if `archive_export` is set, and drop it. A day stays unless all of its messages have ended."""
     if store.ask("keep/writers.sql", day=day.number)[0].open:  # once it is not, it stays so
         reason = (
@@ -191,7 +191,7 @@ def _remove(store: Store, day: Day, done: Trimmed) -> None:
         raise DayKept(day=day.date, reason=reason)
     url = store.settings.archive_export
     if url is not None and (part := satellite("archive").export(store, day, url)) and part.written:
-        done.exported.append(part)
+        trimmed.exported.append(part)
     if not dropped(store, day):
         reason = (
             f"it could not be removed in {TRIES} tries: other sessions were reading or writing there, and the "

@@ -25,7 +25,7 @@ def unsent(store: Store) -> list[Unsent]:
 
     While a destination is in trouble, its failed messages count, whether or not their next try is due at this moment:
     so each drain says the same. A message that an outage put off has spent no attempt, and counts as scheduled."""
-    left = []
+    destinations_left = []
     for name, status in overview.destinations(store, estimate=False).items():
         row, waiting = status.breaker, status.due
         if row["state"] == "paused":
@@ -42,5 +42,5 @@ def unsent(store: Store) -> list[Unsent]:
                 "(see outbox-tasks list --by key, and doctor)"
             )
         if status.configured and waiting:
-            left.append(Unsent(name, waiting, state, why))
-    return left
+            destinations_left.append(Unsent(name, waiting, state, why))
+    return destinations_left

@@ -161,8 +161,8 @@ class Counters:
             store.ask("report/tally.sql", counted=json.dumps(rows), **outcomes)
             counts.clear()  # don't write them again if the next statement fails
         if runs:
-            seen = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
-            store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
+            reports = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
+            store.ask("report/beat.sql", seen=json.dumps(reports), late=LATE)
 
 
 def _bounded(counts: Counter[Key]) -> Counter[Key]:

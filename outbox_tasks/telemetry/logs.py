@@ -76,13 +76,13 @@ class RelayLogging(Logging):  # type: ignore[misc]
 
     def setup_logging_subsystem(self, *arguments: Any, **options: Any) -> Any:
         """Called by Celery as a process starts."""
-        done = super().setup_logging_subsystem(*arguments, **options)
+        receivers = super().setup_logging_subsystem(*arguments, **options)
         for name in CLIENTS:
             client = logging.getLogger(name)
             client.setLevel(max(client.level, logging.WARNING))
         for name in CELERYS:
             logging.getLogger(name).addFilter(_quieten)
-        return done
+        return receivers
 
     def setup_handlers(self, logger: Any, *arguments: Any, formatter: Any = ColorFormatter, **options: Any) -> Any:
         """Called by Celery for each of its loggers."""

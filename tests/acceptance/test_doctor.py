@@ -129,20 +129,6 @@ def test_a_worker_that_writes_no_heartbeat_here(relay: Relay, rows: Rows, engine
     eventually(lambda: not found(relay, "no_heartbeat"))
 
 
-def test_a_queue_without_a_worker(relay: Relay, run: Run) -> None:
-    [publisher] = [node for node in relay.nodes if "outbox.publish,outbox.drain" in node.container.argv]
-    publisher.container.child.stop()
-    try:
-        missing = "No worker serves outbox.publish"
-        gone = eventually(lambda: missing in (one := run("doctor", "--only", "no_workers")).stdout and one)
-        assert gone.exit_code == 1
-        assert "celery -A outbox_tasks worker -Q outbox.publish,outbox.drain -n publish1@%h -E" in gone.stdout
-    finally:
-        publisher.container.restart()
-        publisher.ready()
-    eventually(lambda: not found(relay, "no_workers"))
-
-
 def test_a_task_that_the_workers_of_its_queue_do_not_know(
     start: Start, relay: Relay, broker_url: str, engine: Engine, schema: str
 ) -> None:

@@ -95,6 +95,14 @@ def test_a_warning_that_becomes_an_error_is_told_once(database: Database) -> Non
     assert [bool(told(database, each)) for each in (warning, error, warning, error)] == [True, True, False, False]
 
 
+def test_a_warning_that_comes_after_an_error_was_over_is_a_warning(database: Database, later: Later) -> None:
+    told(database, problem())
+    later(QUIET_SECONDS)
+    assert told(database) == [("dead_letters", "over")]
+    told(database, problem(severity=Severity.WARNING))
+    assert [row.severity for row in known(database, 9)] == ["warning"]
+
+
 def test_one_that_comes_and_goes_does_not_tell_all_day(database: Database, later: Later) -> None:
     told(database, problem("breaker_open"))
     for _ in range(5):
@@ -160,6 +168,16 @@ def test_what_was_not_posted_is_posted_with_the_next_look_and_logged_once(databa
     }
     posted(database, rows)
     assert compared(database, Examination([problem("no_beat")], {}, [])) == []
+
+
+def test_what_is_told_while_something_is_posted_is_posted_next(database: Database, later: Later) -> None:
+    first = compared(database, Examination([problem(how_many=1)], {}, []))
+    again = compared(database, Examination([problem(how_many=2)], {}, []))
+    posted(database, first)
+    assert [row.how_many for row in again] == [2]
+    [row] = compared(database, Examination([problem(how_many=2)], {}, []))
+    posted(database, [row])
+    assert compared(database, Examination([problem(how_many=2)], {}, [])) == []
 
 
 @pytest.mark.parametrize(("code", "shows_text"), [("http_503", False), ("connection", True)])

@@ -20,14 +20,21 @@ from tests.storage.relaying import Receiver, drained, numbers
 from tests.storage.test_acts import ANN, entry
 
 IDS = "SELECT id FROM outbox_messages JOIN outbox_{} USING (seq)"
+RETRYING = "SELECT id FROM outbox_at_work WHERE state = 'retrying'"
 KEYS, MESSAGES = 8, 120
+
+
+def entry_by(connection: Any) -> int:
+    """A new entry of the audit."""
+    begun = "INSERT INTO outbox_audit (who, action, count) VALUES ('ann', 'try', 0) RETURNING seq"
+    return int(connection.execute(begun).fetchone()[0])
 
 
 @pytest.mark.parametrize("on_dead", ["block", "skip"])
 @pytest.mark.parametrize("seed", range(2))
 def test_acts_and_relays_share_the_keys(box: Box, settings: MakeSettings, on_dead: str, seed: int) -> None:
-    """Whole batches are redriven, discarded and cancelled. Each message ends once, no key is left busy, and if dead
-    letters hold up their keys, nothing overtakes."""
+    """Whole batches are redriven, discarded, cancelled, and tried: what has failed waits until a person tries it. Each
+    message ends once, no key is left busy, and if dead letters hold up their keys, nothing overtakes."""
     chance, answering = random.Random(seed), threading.Lock()
     destination: dict[str, Any] = {"url": "redis+stream://localhost/x", "on_dead": on_dead}
     given = settings(database_schema=box.schema, destinations={"orders": destination}, backoff_base=0.05)
@@ -37,7 +44,7 @@ def test_acts_and_relays_share_the_keys(box: Box, settings: MakeSettings, on_dea
             fate = chance.random()
         if fate < 0.3:
             return Outcome.dead("bad", "never")
-        return Outcome.retry("busy", "later") if fate < 0.4 else Outcome.sent()
+        return Outcome.retry("busy", "later", retry_after=900) if fate < 0.4 else Outcome.sent()
 
     class Taking(Receiver):
         def publish(self, messages: Any) -> list[Outcome]:
@@ -54,8 +61,8 @@ def test_acts_and_relays_share_the_keys(box: Box, settings: MakeSettings, on_dea
     receiver, over = Taking(), threading.Event()
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(Store.connect(given))) for _ in range(2)]
-        people = [stack.enter_context(closing(Acting.connect(given))) for _ in range(2)]
-        numbers_of = {action: entry(box, action) for action in ("redrive", "discard")}
+        people = [stack.enter_context(closing(Acting.connect(given))) for _ in range(3)]
+        numbers_of = {action: entry(box, action) for action in ("redrive", "discard", "try")}
 
         def relay(store: Store) -> None:
             while not over.is_set():
@@ -65,10 +72,13 @@ def test_acts_and_relays_share_the_keys(box: Box, settings: MakeSettings, on_dea
             own = random.Random(seed)
             with closing(Box(box.url, box.schema).connection) as looking:
                 while not over.is_set():
-                    dead = [id for (id,) in looking.execute(IDS.format("dead"))]
-                    own.shuffle(dead)
-                    some = dead if action == "redrive" else dead[: len(dead) // 20]
-                    acting.act_on(action, some, ANN, numbers_of[action])
+                    chosen = [id for (id,) in looking.execute(RETRYING if action == "try" else IDS.format("dead"))]
+                    own.shuffle(chosen)
+                    if action == "discard":
+                        chosen = chosen[: len(chosen) // 20]
+                    # An act tries each message once.
+                    number = entry_by(looking) if action == "try" else numbers_of[action]
+                    acting.act_on(action, chosen, ANN, number)
 
         def cancel() -> None:
             own = random.Random(seed)
@@ -80,7 +90,7 @@ def test_acts_and_relays_share_the_keys(box: Box, settings: MakeSettings, on_dea
         def all_ended() -> bool:
             return bool(box.value("SELECT coalesce(sum(count), 0) = %s FROM outbox_journal", MESSAGES))
 
-        with ThreadPoolExecutor(5) as pool:
+        with ThreadPoolExecutor(6) as pool:
             running = [pool.submit(relay, store) for store in stores]
             running += [pool.submit(act, one, what) for one, what in zip(people, numbers_of, strict=True)]
             running.append(pool.submit(cancel))

@@ -12,15 +12,13 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.storage.conftest import Box
 from tests.storage.people import Acting, Lease, Person
-from tests.storage.relaying import Receiver, drained, numbers
+from tests.storage.relaying import Receiver, drained
 from tests.storage.relaying import storage as storage
 
 ANN = Person("ann", "the shop is back")
@@ -149,69 +147,6 @@ class TestRedrive:
                 redriven.result(0.2)
             claim.commit()
             assert redriven.result(10) == set(dead)
-
-    def test_beside_claims_delivers_each_message_once(self, box: Box, storage: Store, acting: Acting) -> None:
-        dead = [*bury(box, storage, 200), *(id for n in range(50) for id in bury(box, storage, key=f"k{n}"))]
-        over, number, receiver = threading.Event(), entry(box), Receiver()
-
-        def relay() -> None:
-            finished = False
-            while not finished:
-                finished = over.is_set()
-                drained(storage, receiver)
-
-        with ThreadPoolExecutor(1) as pool:
-            relaying = pool.submit(relay)
-            for n in range(0, 250, 10):
-                assert acting.act_on("redrive", dead[n : n + 10], ANN, number) == set(dead[n : n + 10])
-            over.set()
-            relaying.result(60)
-        assert sorted(message.id for message in receiver.got) == sorted(map(str, dead))
-        box.check_books()
-
-    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(
-        dead=st.lists(st.booleans(), min_size=6, max_size=6),
-        keys=st.lists(st.sampled_from(["a", "b"]), min_size=6, max_size=6),
-        shuffled=st.permutations(range(6)),
-    )
-    def test_the_order_of_keys_is_kept(
-        self, box: Box, storage: Store, acting: Acting, dead: list[bool], keys: list[str], shuffled: Sequence[int]
-    ) -> None:
-        """Whichever are dead, and in whatever order they are redriven, each by itself."""
-        box.connection.execute(
-            "TRUNCATE outbox_messages, outbox_ready, outbox_held, outbox_keys, outbox_dead, outbox_trouble, "
-            "outbox_journal"
-        )
-        first = box.value("SELECT nextval('outbox_seq')") + 1
-        for key in keys:
-            box.write(1, key=key)
-        for n in range(6):
-            if dead[n]:
-                dying = "DELETE FROM outbox_ready WHERE seq = %s RETURNING seq, destination, key"
-                [row] = box.rows(dying, first + n)
-                box.connection.execute(
-                    "INSERT INTO outbox_dead (seq, destination, key, kin) VALUES (%s, %s, %s, 'x')", row
-                )
-                box.connection.execute(
-                    "INSERT INTO outbox_keys (destination, key, due) VALUES (%s, %s, 'infinity') "
-                    "ON CONFLICT DO NOTHING",
-                    row[1:],
-                )
-        box.connection.execute(  # as a take leaves what is behind a dead letter
-            "WITH behind AS (DELETE FROM outbox_ready WHERE key IN (SELECT key FROM outbox_keys) RETURNING *) "
-            "INSERT INTO outbox_held (destination, key, seq, since, size) "
-            "SELECT destination, key, seq, since, size FROM behind"
-        )
-        receiver, number = Receiver(), entry(box)
-        for n in [n for n in shuffled if dead[n]]:
-            acting.act_on("redrive", ids(box, first + n), ANN, number)
-            drained(storage, receiver)
-        drained(storage, receiver)
-        got = numbers(box, receiver)
-        for key in ("a", "b"):
-            own = [first + n for n in range(6) if keys[n] == key]
-            assert [seq for seq in got if seq in own] == own
 
 
 class TestInTheBackground:

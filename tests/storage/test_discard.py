@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -126,24 +126,6 @@ class TestDiscard:
         receiver = Receiver()
         assert drained(storage, receiver)[Step.SENT] == 2
         assert numbers(box, receiver) == [2, 3]
-        box.check_books()
-
-    def test_and_claims_share_the_messages(self, box: Box, storage: Store, acting: Acting) -> None:
-        box.write(300)
-        for n in range(100):
-            box.write(1, key=f"k{n % 7}")
-        asked, receiver, number = ids(box)[::-1], Receiver(), entry(box, "discard")
-        with ThreadPoolExecutor(1) as pool:
-            relaying = pool.submit(drained, storage, receiver)
-            done: set[UUID] = set()
-            for n in range(0, 400, 20):
-                done |= acting.act_on("discard", asked[n : n + 20], ANN, number, states=self.BOTH) or set()
-            relaying.result(60)
-        drained(storage, receiver)
-        got = {UUID(message.id) for message in receiver.got}
-        assert len(receiver.got) == len(got) == 400 - len(done)
-        assert not got & done
-        assert counted(box, number) == len(done)
         box.check_books()
 
     def test_a_discard_and_a_begin_share_the_leases(self, box: Box, storage: Store, acting: Acting) -> None:

@@ -1,4 +1,4 @@
-"""Lists of messages page by page: none comes twice, none is left out, and no look reads a whole table."""
+"""No look at messages, and no act on them, reads a whole table."""
 
 from __future__ import annotations
 
@@ -7,102 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import psycopg
-import psycopg.sql
-import pytest
-
 from outbox_tasks.operating.messages.find import LAST_NUMBER
-from outbox_tasks.relay.store import Store
 from outbox_tasks.supervised.store import Run
 from tests.storage.conftest import Box
 from tests.storage.filled import as_the_relay, fill, planned
-from tests.storage.people import Finding, Looked, Wanted
-from tests.storage.relaying import Receiver, drained
+from tests.storage.people import Wanted
 from tests.storage.relaying import storage as storage
 from tests.storage.test_find import finding as finding
-from tests.storage.test_find import seqs
 from tests.supervised.verbs import begin_of
 
 EVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-
-
-def walked(look: Any, newer: bool, size: int, beyond: Any = None) -> list[int]:
-    """The numbers of all pages from one side to the other."""
-    found: list[int] = []
-    while True:
-        page = look(newer, beyond, size)
-        found += seqs(page)
-        if len(page.found) == size:
-            beyond = page.found[-1]
-        elif page.end.end_seq is None:
-            return found
-        else:
-            beyond = page.end
-
-
-def _dead(finding: Finding, **wanted: Any) -> Any:
-    def look(newer: bool, beyond: Any, size: int) -> Looked:
-        place = {"time": getattr(beyond, "end_time", None) or beyond.dead_at, "last": _seq(beyond)} if beyond else {}
-        return finding.dead(newer=newer, look=7, size=size, **place, **wanted)
-
-    return look
-
-
-def _seq(place: Any) -> int:
-    return int(place.seq if place.seq is not None else place.end_seq)
-
-
-class TestPages:
-    @pytest.mark.parametrize("newer", [True, False])
-    @pytest.mark.parametrize("size", [3, 10])
-    def test_of_dead_letters_that_died_at_the_same_time(
-        self, box: Box, finding: Finding, newer: bool, size: int
-    ) -> None:
-        fill(box, 0, 20_000)
-        box.connection.execute("UPDATE outbox_dead SET dead_at = '2026-01-01' WHERE seq % 3 > 0")
-        for where, wanted in (("true", {}), ("kin = 'kin3'", {"kin": "kin3"})):
-            order = f"SELECT seq FROM outbox_dead WHERE {where} ORDER BY dead_at, seq"
-            own = [seq for [seq] in box.rows(order)]
-            assert walked(_dead(finding, **wanted), newer, size) == (own if newer else own[::-1])
-
-    @pytest.mark.parametrize("newer", [True, False])
-    def test_of_work_with_gaps(self, box: Box, finding: Finding, newer: bool) -> None:
-        for gap in (0, 3, 100, 50_000, 3_000_000):
-            box.rows("SELECT setval('outbox_seq', nextval('outbox_seq') + %s)", gap)
-            box.write(4)
-            box.write(2, key="a")
-            box.write(2, destination="mails", priority="high")
-            with psycopg.connect(box.url) as other:  # the order of transactions is not that of numbers
-                box.write(1, on=other)
-                box.write(3)
-                box.write(1, on=other)
-        own = [seq for [seq] in box.rows("SELECT seq FROM outbox_messages ORDER BY seq")]
-
-        def look(newer: bool, beyond: Any, size: int) -> Looked:
-            return finding.at_work(newer=newer, last=beyond and _seq(beyond), look=5, size=size)
-
-        for size in (2, 10):
-            assert walked(look, newer, size) == (own if newer else own[::-1])
-
-    def test_of_all_messages_while_they_are_sent(self, box: Box, storage: Store, finding: Finding) -> None:
-        box.write(60)
-
-        def look(newer: bool, beyond: Any, size: int) -> Looked:
-            box.write(1)
-            drained(storage, Receiver())
-            return finding.messages(newer=newer, last=beyond and _seq(beyond), look=9, size=size)
-
-        assert walked(look, False, 7) == list(range(61, 0, -1))
-
-    def test_says_where_a_look_ended(self, box: Box, finding: Finding) -> None:
-        box.write(10)
-        for looked in (
-            finding.messages(Wanted(key="x"), look=4),
-            finding.at_work(Wanted(code="x"), newer=False, look=4),
-        ):
-            assert (seqs(looked), looked.end.looked, looked.end.end_seq) == ([], 4, 7)
-            assert looked.end.created_at == box.value("SELECT created_at FROM outbox_messages WHERE seq = 7")
-        assert finding.messages(look=11).end.end_seq is finding.at_work(look=11).end.end_seq is None
 
 
 class TestPlans:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
 
 from outbox_tasks.model import Outcome, Step, Verdict
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.store import Store
 from outbox_tasks.supervised.store import Runs
-from tests.claims import begin, keep_house, take
-from tests.conftest import MakeSettings, eventually
+from tests.claims import begin, take
+from tests.conftest import MakeSettings
 from tests.storage.conftest import Box
 from tests.storage.people import Acting
 from tests.storage.relaying import Receiver, drained, numbers
@@ -143,105 +137,6 @@ def test_skips_what_somebody_else_changes(box: Box, storage: Store, acting: Acti
         other.execute(f"SELECT FROM {box.schema}.outbox_held FOR UPDATE".encode())
         assert acting.act_on("try", ids(box), ANN, entry(box)) == {*ids(box, 2)}
     assert acting.act_on("try", ids(box), ANN, entry(box)) == {*ids(box, 1, 3)}
-
-
-@examples(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    fates=st.lists(st.sampled_from(["waits", "dead", "new", "later"]), min_size=6, max_size=6),
-    keys=st.lists(st.sampled_from(["a", "b"]), min_size=6, max_size=6),
-    shuffled=st.permutations(range(6)),
-)
-def test_the_order_of_keys_is_kept(
-    box: Box, storage: Store, acting: Acting, fates: list[str], keys: list[str], shuffled: Sequence[int]
-) -> None:
-    """Whatever waits, and in whatever order it is tried and redriven, each by itself."""
-    names = ["messages", "ready", "held", "waiting", "keys", "leases", "dead", "trouble", "journal"]
-    box.connection.execute(f"TRUNCATE {', '.join(f'outbox_{name}' for name in names)}".encode())
-    first = box.value("SELECT nextval('outbox_seq')") + 1
-
-    def answer(message: Any) -> Outcome:
-        fate = fates[numbers_of[message.id] - first]
-        return {"dead": Outcome.dead("no", "never"), "new": Outcome.sent()}.get(fate, BUSY.answer(message))
-
-    for fate, key in zip(fates, keys, strict=True):
-        box.write(1, key=key, **({"deliver_at": "2099-01-01T00:00:00Z"} if fate == "later" else {}))
-    numbers_of = {str(id): seq for seq, id in box.rows("SELECT seq, id FROM outbox_messages")}
-    behind = Receiver(answer)
-    for _ in range(3):
-        drained(storage, behind)
-    sent_before = [message.id for message in behind.got if fates[numbers_of[message.id] - first] == "new"]
-    receiver, number = Receiver(), entry(box)
-    for n in shuffled:
-        acting.act_on("try", ids(box, first + n), ANN, number)
-        drained(storage, receiver)
-        acting.act_on("redrive", ids(box, first + n), ANN, entry(box))
-        drained(storage, receiver)
-    box.check_books()
-    got = [numbers_of[id] for id in sent_before] + numbers(box, receiver)
-    for key in ("a", "b"):
-        own = [seq for seq in got if keys[seq - first] == key]
-        assert own == sorted(own)
-    ready = box.value("SELECT count(*) FROM outbox_keys WHERE due <= now()")
-    assert ready == 0, "nothing that may go is left"
-
-
-def test_beside_claims_and_settles_each_message_is_sent_in_its_turn(box: Box, storage: Store, acting: Acting) -> None:
-    """Two people try everything again and again while a relay takes and settles: each first send fails."""
-    for n in range(120):
-        box.write(1, key=f"k{n % 7}" if n % 3 else None)
-    over, failed = threading.Event(), set()
-
-    def answer(message: Any) -> Outcome:
-        if message.id in failed:
-            return Outcome.sent()
-        failed.add(message.id)
-        return BUSY.answer(message)
-
-    class InOrder(Receiver):
-        """Says of what is behind a failure of its key that it was not sent."""
-
-        def publish(self, messages: Sequence[Any]) -> list[Outcome]:
-            outcomes: list[Outcome] = []
-            stopped: set[str] = set()
-            for message in messages:
-                outcome = Outcome.behind() if message.key in stopped else answer(message)
-                if outcome.result != "sent" and message.key:
-                    stopped.add(message.key)
-                outcomes.append(outcome)
-            self.got += [m for m, outcome in zip(messages, outcomes, strict=True) if outcome.result == "sent"]
-            return outcomes
-
-    receiver = InOrder()
-
-    def relay() -> None:
-        while not over.is_set():
-            drained(storage, receiver)
-
-    def person(own: Acting) -> None:
-        while not over.is_set():
-            with psycopg.connect(box.url, options=f"-c search_path={box.schema}") as looking:
-                asked = [id for [id] in looking.execute("SELECT id FROM outbox_at_work WHERE state = 'retrying'")]
-                number = looking.execute(
-                    "INSERT INTO outbox_audit (who, action, count) VALUES ('ann', 'try', 0) RETURNING seq"
-                ).fetchone()
-            own.act_on("try", asked, ANN, number[0])  # type: ignore[index]
-
-    with closing(Acting.connect(acting.settings)) as other, ThreadPoolExecutor(3) as pool:
-        running = [pool.submit(relay), pool.submit(person, acting), pool.submit(person, other)]
-        try:
-            eventually(lambda: len(receiver.got) == 120 or any(one.done() for one in running), 60)
-        finally:
-            over.set()
-        for one in running:
-            one.result(30)
-    got = numbers(box, receiver)
-    assert len(set(got)) == len(got) == 120
-    for key in range(7):
-        own = [seq for seq, message in zip(got, receiver.got, strict=True) if message.key == f"k{key}"]
-        assert own == sorted(own)
-    keep_house(storage)
-    assert box.rows("SELECT key FROM outbox_keys WHERE token IS NOT NULL") == []
-    box.check_books()
 
 
 def test_a_destination_ends_its_own_pause_but_not_that_of_a_person(box: Box, acting: Acting) -> None:

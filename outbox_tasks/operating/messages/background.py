@@ -146,7 +146,7 @@ class Runner:
 
     def stop(self, entry: int, who: str) -> bool:
         """End an act after its current batch; when this returns, no more is done. Returns whether it was going on."""
-        return bool(self._ended(entry, None, stopped=storable(who)))
+        return bool(self._end(entry, None, stopped=storable(who)))
 
     def act(self, entry: int) -> dict[str, Any] | None:
         """An act as the audit has it, and what is left to do: `wanted` is null if nothing is, or if it does not go on
@@ -258,17 +258,17 @@ class Runner:
         except StopIteration as over:
             self._look_at = 0.0  # there may be more than there was room for
             if over.value is not None:
-                self._end(entry, **over.value)
+                self._end(entry, self._token, **over.value)
         except (DatabaseUnavailable, SchemaMissing) as error:
             slow = self._slow.pop(entry, 0) + isinstance(error, DatabaseTooSlow)
             if slow < 5:  # so many times in a row the database may be too slow for a batch
                 self._slow[entry] = slow
                 self._later(error)
             else:
-                self._end(entry, error=storable(str(error)))
+                self._end(entry, self._token, error=storable(str(error)))
         except Exception as error:
             log.exception("act %d has failed", entry)
-            self._end(entry, error=storable(f"{type(error).__name__}: {error}"))
+            self._end(entry, self._token, error=storable(f"{type(error).__name__}: {error}"))
         self._running.pop(entry, None)
 
     def _later(self, error: OutboxError) -> float:
@@ -278,11 +278,9 @@ class Runner:
         self._look_at = time.monotonic() + RETRY_SECONDS
         return RETRY_SECONDS
 
-    def _end(self, entry: int, **found: Any) -> None:
-        self._ended(entry, self._token, **found)
-
-    def _ended(self, entry: int, token: UUID | None, **found: Any) -> Sequence[Any]:
-        return self._database.ask("act/end.sql", entry=entry, token=token, found=json.dumps(found))
+    def _end(self, entry: int, token: UUID | None, **facts: Any) -> Sequence[Any]:
+        """End an act, if it has the lease of this token; None: whoever has it. Returns whether it was going on."""
+        return self._database.ask("act/end.sql", entry=entry, token=token, found=json.dumps(facts))
 
 
 @cache

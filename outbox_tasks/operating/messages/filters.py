@@ -37,10 +37,10 @@ DONE = {"redrive": "redriven", "try": "made due", "discard": "discarded", "purge
 
 def seconds_of(text: str) -> float:
     """A length of time such as 90s, 15m, 2h, 3d or 1w. Raises `InvalidFilter`."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", text)
+    if match is None:
         raise InvalidFilter(reason=f"{short(text)!r} is not a length of time: write 90s, 15m, 2h, 3d or 1w")
-    seconds = float(found[1]) * UNITS[found[2]]
+    seconds = float(match[1]) * UNITS[match[2]]
     if seconds > OLDEST_SECONDS:
         raise InvalidFilter(reason=f"{short(text)!r} is too long: at most {OLDEST_SECONDS / UNITS['d']:.0f}d")
     return seconds

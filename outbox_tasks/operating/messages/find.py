@@ -163,22 +163,22 @@ class Lookup:
             return []
         ids = {event, *(sibling(event, name) for name in self._database.settings.destinations)} - {message["id"]}
         rows = self._database.ask("find/states.sql", ids=list(ids))
-        found = [{**row._asdict(), "id": str(row.id)} for row in rows]
-        return sorted(found, key=lambda row: str(row["destination"]))
+        siblings = [{**row._asdict(), "id": str(row.id)} for row in rows]
+        return sorted(siblings, key=lambda row: str(row["destination"]))
 
     def groups(self, destination: str | None = None) -> tuple[list[dict[str, Any]], bool]:
         """The error groups of the dead letters, the largest first; and whether these are all."""
-        found: list[dict[str, Any]] = []
+        groups: list[dict[str, Any]] = []
         past, read = "", 0
         while read < GROUPS_AT_MOST:
             page = self._database.ask("find/groups.sql", past=past, most=GROUPS_A_PAGE, destination=destination)
-            found += [row._asdict() for row in page if row.count is not None]
+            groups += [row._asdict() for row in page if row.count is not None]
             read += len(page)
             if len(page) < GROUPS_A_PAGE:
                 break
             past = page[-1].group
-        found.sort(key=lambda group: (-group["count"], group["group"]))
-        return found, read < GROUPS_AT_MOST
+        groups.sort(key=lambda group: (-group["count"], group["group"]))
+        return groups, read < GROUPS_AT_MOST
 
     def group(self, name: str) -> dict[str, Any] | None:
         """An error group, as `groups` has it; None: it has no dead letters."""

@@ -101,9 +101,9 @@ def _walk(
     look = size + 1 if wanted.facts.keys() <= every else max(ROWS_LOOKED_AT_FIRST, size + 1)
     while True:
         asked = {**wanted.parameters, **beyond, "look": look, "size": size + 1 - len(rows)}
-        *found, end = database.ask(verb, limit, **asked)
+        *wanted_rows, end = database.ask(verb, limit, **asked)
         page.looked += end.looked
-        rows += found
+        rows += wanted_rows
         if len(rows) > size:
             return rows[:size], _place(rows[size - 1])
         if end.end_seq is None:

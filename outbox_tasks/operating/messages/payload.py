@@ -31,20 +31,20 @@ def laid_out(payload: bytes) -> str | None:
         return None
     if "\0" in text:
         return None
-    found = lossless(payload)
-    if found is None or _too_deep(found[0]):
+    known = lossless(payload)
+    if known is None or _too_deep(known[0]):
         return text
-    return json.dumps(found[0], ensure_ascii=False, indent=2)
+    return json.dumps(known[0], ensure_ascii=False, indent=2)
 
 
 def mended(former: bytes, written: str) -> bytes:
     """The payload that a person made of `laid_out(former)`. JSON is stored with the spacing that it had, if that
     changes nothing else."""
-    found = lossless(former)
-    if found is None or written == laid_out(former):
+    known = lossless(former)
+    if known is None or written == laid_out(former):
         return former if written == laid_out(former) else written.encode()
     try:
-        short = json.dumps(json.loads(written), ensure_ascii=False, separators=found[1])
+        short = json.dumps(json.loads(written), ensure_ascii=False, separators=known[1])
         return (short if _exact(short) == _exact(written) else written).encode()
     except (ValueError, RecursionError):
         return written.encode()  # refused later, if it must be JSON
@@ -60,7 +60,8 @@ def _too_deep(value: Any) -> bool:
     """Whether a value is nested so deeply that its lines would be little but spaces, and a hundred times as long."""
     level = [value] if _has_parts(value) else []
     for _ in range(50):
-        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one) if _has_parts(part)]
+        parts = (part for nested in level for part in (nested.values() if isinstance(nested, dict) else nested))
+        level = [part for part in parts if _has_parts(part)]
     return bool(level)
 
 

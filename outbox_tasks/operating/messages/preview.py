@@ -78,37 +78,37 @@ def preview(
     seconds: float = inf,
 ) -> Preview:
     """Look at the messages of a choice. `until` and `seconds`: see `Operator.plan`."""
-    found = Preview()
+    result = Preview()
     if choice.added is not None:
-        found.plan = plan = choice.added.planned(database)
-        found.count = plan.count
+        result.plan = plan = choice.added.planned(database)
+        result.count = plan.count
         destinations = {choice.added.to or kind.destination for kind in plan.kinds}
     elif choice.ids:
         # If a message was replayed, its copy that waits comes first, and counts.
         rows = list(reversed(database.ask("find/states.sql", ids=list(choice.ids))))
-        found.states = {UUID(str(row.id)): row.state for row in rows}
-        found.count = sum(state in choice.wanted.states for state in found.states.values())
+        result.states = {UUID(str(row.id)): row.state for row in rows}
+        result.count = sum(state in choice.wanted.states for state in result.states.values())
         destinations = {row.destination for row in rows}
     else:
-        found.plan = plan = Operator(database, "").plan(choice.wanted, until, seconds)
-        found.count = plan.count
+        result.plan = plan = Operator(database, "").plan(choice.wanted, until, seconds)
+        result.count = plan.count
         destinations = {kind.destination for kind in plan.kinds}
         if choice.wanted.destination is not None:
             destinations.add(choice.wanted.destination)
     closed = waits.of_destinations(database) if choice.action in SENDS else {}
     paused = {row.name for row in database.ask("traffic/states.sql") if row.state == "paused"} if closed else set()
     tries = choice.tries_destination and bool(closed.keys() & destinations - paused)
-    found.empty = not (found.count or tries or (choice.ids and found.plan is None))
+    result.empty = not (result.count or tries or (choice.ids and result.plan is None))
     for number, name in enumerate(sorted(destinations) if choice.action in SENDS else ()):
         if name not in database.settings.destinations:
-            found.remarks.append(f"{name!r} is not configured here: its messages would be dead again in an hour.")
+            result.remarks.append(f"{name!r} is not configured here: its messages would be dead again in an hour.")
         elif name in closed and tries and name not in paused:
-            found.remarks.append(f"{closed[name].because}. One message would try it at once.")
+            result.remarks.append(f"{closed[name].because}. One message would try it at once.")
         elif name in closed:
-            found.remarks.append(f"These messages would wait: {closed[name]}")
+            result.remarks.append(f"These messages would wait: {closed[name]}")
         elif number < 5:  # of so many it is looked up
-            found.remarks += _refuses(database, name)
-    return found
+            result.remarks += _refuses(database, name)
+    return result
 
 
 def _refuses(database: Database, name: str) -> Iterator[str]:

@@ -65,7 +65,14 @@ class Reasons:
         return (self._examined() if self._examined else examine(self._settings)).everything
 
     def of(self, message: Row) -> Wait:
-        """Why a message of `Lookup.one` is where it is."""
+        """Why a message of `Lookup.one` is where it is: the first of these cases that holds.
+
+        1. It was sent or discarded, or is dead. 2. A worker sends it, or runs its task, at this moment. 3. Its task
+        was handed over, and no worker has begun it. 4. Its destination is paused, its circuit is open, or nobody knows
+        it. 5. Another message of its key comes first. 6. Its time has not come, or that of its next try. 7. An open
+        transaction may still write a message of its key that goes first. 8. The relay does not do what it waits for:
+        one of the problems says why. 9. A claim has taken it, and a worker has not begun it yet. 10. Its destination
+        is at its limit. 11. It is due, and a claim takes it in its turn."""
         return (
             _ended(message)
             or _in_hand(message)

@@ -80,10 +80,10 @@ def _away(site: Site, away: DatabaseUnavailable) -> Problem:
 
 def writes(site: Site) -> Problems:
     """Whether a write succeeds. It is rolled back."""
-    seen = json.dumps([{"name": f"probe of {holder()}", "kind": "probe", "ago": 0.0, "facts": {}}])
+    probe = json.dumps([{"name": f"probe of {holder()}", "kind": "probe", "ago": 0.0, "facts": {}}])
     try:
         with site.store.rolled_back(2.0) as run:
-            run("report/beat.sql", seen=seen, late=LATE)
+            run("report/beat.sql", seen=probe, late=LATE)
     except (DatabaseUnavailable, psycopg.Error) as refused:
         if isinstance(refused, DatabaseUnavailable) and lacks_rights(refused):
             return  # a role that may only look; `rights_missing` says whether the relay's own lacks any

@@ -75,11 +75,11 @@ def explains(root: Problem, other: Problem) -> bool:
 def folded(problems: Iterable[Problem]) -> list[Problem]:
     """The root causes, each with all that follows from it, and as bad as the worst of that. The worst are first;
     equally bad ones stay in their order, in which what is nearer to the ground comes first."""
-    found = list(problems)
-    under: dict[int, list[Problem]] = {id(problem): [] for problem in found}
+    among = list(problems)
+    under: dict[int, list[Problem]] = {id(problem): [] for problem in among}
     roots = []
-    for problem in found:
-        root = _root(problem, found)
+    for problem in among:
+        root = _root(problem, among)
         if root is problem:
             roots.append(problem)
         else:

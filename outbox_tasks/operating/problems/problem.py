@@ -75,12 +75,12 @@ note = partial(_problem, Severity.NOTE)
 
 
 def first_ones(about: Sequence[T], make: Callable[[T], Problem], what: str) -> Iterator[Problem]:
-    """The first problems of one code, and one problem that counts the rest. `about`: the things that have the problem,
+    """The first problems of one code, and one problem that counts the more. `about`: the things that have the problem,
     which `make` makes of each; `what`: they are, such as `destination`."""
-    rest = len(about) - PROBLEMS_OF_A_CODE
-    yield from map(make, about[: PROBLEMS_OF_A_CODE if rest > 1 else len(about)])
-    if rest > 1:
+    more = len(about) - PROBLEMS_OF_A_CODE
+    yield from map(make, about[: PROBLEMS_OF_A_CODE if more > 1 else len(about)])
+    if more > 1:
         next_one = make(about[PROBLEMS_OF_A_CODE])
-        fact = f"The same holds for {many(rest, f'more {what}')}."
+        fact = f"The same holds for {many(more, f'more {what}')}."
         remedy = "outbox-tasks status --json has the state of each."
-        yield _problem(next_one.severity, next_one.code, fact, next_one.cause, remedy, how_many=rest)
+        yield _problem(next_one.severity, next_one.code, fact, next_one.cause, remedy, how_many=more)

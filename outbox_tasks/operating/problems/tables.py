@@ -14,6 +14,9 @@ from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.problems.transactions import oldest_snapshot
 from outbox_tasks.text import span
 
+LOOKS_AT_ONCE = 5
+"""Looks for messages for which the server should have locks at the same time."""
+
 
 @cache
 def _made() -> tuple[list[str], dict[str, tuple[str, str]]]:
@@ -63,8 +66,8 @@ def days(site: Site) -> Problems:
             "outbox-tasks maintain",
         )
     locks = row.days * 6  # for each day on the partitions of messages and of the journal, and on their four indexes
-    if row.room < 5 * locks:  # five looks at the same time should find room
-        enough = -(-5 * locks // row.clients)
+    if row.room < LOOKS_AT_ONCE * locks:
+        enough = -(-LOOKS_AT_ONCE * locks // row.clients)
         yield warning(
             "many_days",
             f"{row.days:,} days of messages are kept: a look for a message takes {locks:,} locks, and the server has "

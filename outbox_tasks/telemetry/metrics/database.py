@@ -61,11 +61,11 @@ def _messages(destinations: Destinations, configured: Sequence[str]) -> list[Met
     by_name: dict[str, list[DestinationStatus]] = {name: [] for name in configured}
     for name, each in destinations.items():
         by_name.setdefault(name if name in by_name else OTHERS, []).append(each)
-    rows = {(name, state): sum(each.states[state] for each in some)
-            for name, some in by_name.items() for state in overview.STATES}  # fmt: skip
-    due = {(name,): sum(each.due for each in some) for name, some in by_name.items()}
-    oldest = {(name,): max((each.oldest or 0.0 for each in some), default=0.0) for name, some in by_name.items()}
-    held_up = {(name,): sum(each.held_up for each in some) for name, some in by_name.items()}
+    rows = {(name, state): sum(each.states[state] for each in statuses)
+            for name, statuses in by_name.items() for state in overview.STATES}  # fmt: skip
+    due = {(name,): sum(each.due for each in statuses) for name, statuses in by_name.items()}
+    oldest = {(name,): max([each.oldest or 0.0 for each in statuses] or [0.0]) for name, statuses in by_name.items()}
+    held_up = {(name,): sum(each.held_up for each in statuses) for name, statuses in by_name.items()}
     return [
         _gauge("outbox_rows", "Messages in a state.", [*to, "state"], rows),
         _gauge("outbox_due", "Messages that could be claimed now.", to, due),
