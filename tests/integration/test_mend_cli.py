@@ -379,7 +379,7 @@ class TestEdit:
         [id], [pending] = bury(rows, destination="mails"), rows.insert()
         assert "it is not application/json" in run("edit", id, "--payload", "-", typed="{").stderr
         assert "takes at most 50" in run("edit", id, "--payload", "-", typed=json.dumps("x" * 60)).stderr
-        assert "it is pending" in run("edit", pending, "--payload", "-", typed="[]").stderr
+        assert "is pending" in run("edit", pending, "--payload", "-", typed="[]").stderr
         assert "Nothing was changed." in run("edit", id, "--payload", "-", typed="{}").stderr
         monkeypatch.setenv("VISUAL", "true")
         assert "Nothing was changed." in run("edit", id).stderr
