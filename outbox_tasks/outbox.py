@@ -37,9 +37,9 @@ from outbox_tasks.writing.transactions import (
     Capturing,
     SyncSession,
     current,
+    is_async_connection,
     is_awaited,
     is_django,
-    is_kind,
     transaction,
     unwrapped,
 )
@@ -129,9 +129,9 @@ class Outbox:
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written, or `ReusedId`.
         """
         message = Message(event_type, payload, **options)
-        if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection"):
-            return session.run_sync(lambda connection: self._writer.write(connection, [message])[0])  # type: ignore[union-attr]
-        return self._writer.write(session, [message])[0]  # type: ignore[arg-type]
+        if is_async_connection(session):
+            return session.run_sync(lambda connection: self._writer.write(connection, [message])[0])
+        return self._writer.write(session, [message])[0]
 
     @overload
     def publish_many(self, session: AsyncConnection, messages: Iterable[Message]) -> Awaitable[list[UUID]]: ...
@@ -141,9 +141,9 @@ class Outbox:
         self, session: AnySession | AsyncConnection, messages: Iterable[Message]
     ) -> list[UUID] | Awaitable[list[UUID]]:
         """Check all messages, then insert them. Returns their ids."""
-        if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection"):
-            return session.run_sync(self._writer.write, each_message(messages))  # type: ignore[union-attr]
-        return self._writer.write(session, each_message(messages))  # type: ignore[arg-type]
+        if is_async_connection(session):
+            return session.run_sync(self._writer.write, each_message(messages))
+        return self._writer.write(session, each_message(messages))
 
     @overload
     def cancel(self, session: AnyAsync, id: UUID) -> Awaitable[bool]: ...

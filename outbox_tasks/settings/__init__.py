@@ -1,5 +1,4 @@
-"""Settings: from keywords, the environment (`OUTBOX_<NAME>`), Django's settings and `outbox.toml`, in that order of
-precedence.
+"""Settings. `sources` says where they come from.
 
 They are checked when they are made, so a contradiction stops the program at its start. The error names the setting, its
 value and the rule.
@@ -14,7 +13,6 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
-    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -23,10 +21,10 @@ from pydantic_settings import (
 from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute
 from outbox_tasks.satellites import satellites
 from outbox_tasks.settings.destination import HIDDEN, Destination, Route, Url
-from outbox_tasks.settings.django_project import is_django, read_django
+from outbox_tasks.settings.django_project import is_django
 from outbox_tasks.settings.operation import OperationSettings
 from outbox_tasks.settings.pipe import PipeSettings
-from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
+from outbox_tasks.settings.sources import PREFIX, first_problem, settings_file, sources
 from outbox_tasks.settings.web import WebSettings
 
 CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.drain"
@@ -81,9 +79,7 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        project, its_database = read_django()
-        below = [InitSettingsSource(settings_cls, values) for values in (project, read_file(), its_database)]
-        return init_settings, Environment(settings_cls), *below
+        return sources(settings_cls, init_settings)
 
     def replace(self, **values: Any) -> Self:
         """A copy with other values, checked like the first."""

@@ -1,4 +1,4 @@
-"""Where settings come from: the environment and `outbox.toml`; and the text of the error for a refused value."""
+"""Where settings come from, and the text of the error for a refused value."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, PydanticBaseSettingsSource
 
 from outbox_tasks.errors import ConfigurationError, SettingsFileError
 from outbox_tasks.settings.destination import HIDDEN
+from outbox_tasks.settings.django_project import read_django
 
 log = logging.getLogger("outbox_tasks.settings")
 
@@ -60,6 +61,22 @@ class Environment(EnvSettingsSource):
                 self.logged.add(variable)
                 log.warning("%s is ignored: %s", variable, _no_such_setting(variable, known))
         return super().__call__()
+
+
+def sources(
+    settings_cls: type[BaseSettings], keywords: PydanticBaseSettingsSource
+) -> tuple[PydanticBaseSettingsSource, ...]:
+    """The places that settings come from. The first place that has a setting wins:
+
+    1. the keywords of `Settings(...)`;
+    2. the environment: `OUTBOX_<NAME>`;
+    3. in a Django project, the dict `OUTBOX` of its settings;
+    4. the settings file, `outbox.toml`;
+    5. in a Django project whose default database has the outbox's tables: the URL of that database.
+    """
+    project, its_database = read_django()
+    others = (InitSettingsSource(settings_cls, values) for values in (project, read_file(), its_database))
+    return keywords, Environment(settings_cls), *others
 
 
 def _service_links() -> dict[str, str]:

@@ -22,6 +22,7 @@ from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from typing_extensions import TypeIs
 
 
 SyncSession: TypeAlias = "Session | scoped_session[Session] | Connection | DjangoConnection"
@@ -110,6 +111,10 @@ def is_kind(session: object, module: str, name: str) -> bool:
 def is_awaited(session: object) -> bool:
     """Whether its statements have to be awaited."""
     return any(is_kind(session, "sqlalchemy.ext.asyncio", name) for name in ("AsyncSession", "AsyncConnection"))
+
+
+def is_async_connection(session: object) -> TypeIs[AsyncConnection]:
+    return is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection")
 
 
 def is_django(session: object) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
 
 from outbox_tasks.database.engine import ANSWER_SECONDS_WITHOUT_LIMIT, NETWORK_SECONDS, PIPE
 from outbox_tasks.database.patient import Patient
@@ -102,8 +103,11 @@ def test_after_an_interruption_the_connection_is_another_one(store: Store) -> No
 
 
 def test_whoever_is_alone_may_take_long_and_others_are_told_so(store: Store, new_store: MakeStore) -> None:
+    taken: list[Any] = []
+    event.listen(store.engine, "checkout", lambda driver, *_: taken.append(driver))
     with store.alone("maintain") as ours:
         assert ours
+        assert taken[0].execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
         with new_store().alone("maintain") as theirs, new_store().alone("another thing") as another:
             assert (theirs, another) == (False, True)
         with store.engine.connect() as other:
@@ -137,6 +141,12 @@ def test_whatever_anybody_has_written_can_be_read(store: Store, binary: bool) ->
         assert read('{"a": [1, null]}', kind) == {"a": [1, None]}
         assert read(DEEP, kind).replace(" ", "") == DEEP
         assert read(LONG, kind) == LONG
+
+
+def test_an_error_says_nothing_of_the_values_of_a_statement(store: Store) -> None:
+    with pytest.raises(DBAPIError, match="division by zero") as caught:
+        store.rows(text("SELECT 1 / 0, :value"), {"value": "secret"})
+    assert "secret" not in str(caught.value)
 
 
 def test_names_are_in_quotes_where_they_need_them() -> None:

@@ -27,6 +27,7 @@ FAULTS = [
     Fault(FILE, "        self._publisher.close()", "        pass", UNIT, "connections stay open when a relay closes"),
     Fault("outbox_tasks/text.py", 'if scheme in CONTAINERS and ":" not in login:', "if False:", UNIT,
           "references to Azure's storages lack the container"),
-    Fault("outbox_tasks/settings/destination.py", "        elif self.max_bytes >= CLAIM_CHECK_LARGEST:",
-          "        elif self.max_bytes > CLAIM_CHECK_LARGEST:", UNIT, "a claim check that can never be used is taken"),
+    Fault("outbox_tasks/settings/destination.py", "        elif self.max_bytes >= LARGEST_CLAIM_CHECK_BYTES:",
+          "        elif self.max_bytes > LARGEST_CLAIM_CHECK_BYTES:", UNIT,
+          "a claim check that can never be used is taken"),
 ]  # fmt: skip

@@ -8,12 +8,11 @@ INIT, PIPE, SOURCES, PLACE = (
 )
 
 FAULTS = [
-    Fault(INIT, "return init_settings, Environment(settings_cls), *below",
-        "return Environment(settings_cls), init_settings, *below", SETTINGS, "A variable wins over a keyword."),
-    Fault(INIT, "(project, read_file(), its_database)]", "(read_file(), project, its_database)]",
+    Fault(SOURCES, "return keywords, Environment(settings_cls), *others",
+        "return Environment(settings_cls), keywords, *others", SETTINGS, "A variable wins over a keyword."),
+    Fault(SOURCES, "(project, read_file(), its_database))", "(read_file(), project, its_database))",
         "tests/integration/test_django.py::test_the_settings_of_a_project_are_enough "
-        "tests/integration/test_django.py::test_a_variable_that_names_another_database_than_the_proj"
-        "ect_is_found",
+        "tests/integration/test_django.py::test_a_variable_that_names_another_database_than_the_project_is_found",
         "The file wins over Django's settings."),
     Fault(INIT, "frozen=True, env_ignore_empty=True", "frozen=True, env_ignore_empty=False", SETTINGS,
         "An empty variable is a value."),

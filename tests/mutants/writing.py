@@ -63,8 +63,8 @@ FAULTS = [
         "publish_many with an AsyncConnection writes one message."),
     Fault("outbox_tasks/outbox.py", "        with self._capturing(session, confirm=confirm, stored=[]):",
         "        with self._capturing(session, confirm=False, stored=[]):",
-        "tests/supervised/test_supervised.py::TestHandOver::test_a_task_that_asked_for_it_is_superv"
-        "ised_wherever_it_goes",
+        "tests/supervised/test_supervised.py::TestHandOver::test_a_task_that_asked_for_it_is_supervi"
+        "sed_wherever_it_goes",
         "capture(confirm=True) does not supervise."),
     Fault(RECORD, "for name in TRACE if is_text", "for name in TRACE[:1] if is_text",
         "tests/integration/test_tracing.py::test_the_trace_that_a_celery_call_states_wins",
@@ -115,8 +115,8 @@ FAULTS = [
         "tests/integration/test_async_sessions.py::TestTheConnectionItself",
         "After the first write, an async session writes no more."),
     Fault(DEFERRED, "                del self.entries[: len(alike)]", "                self.entries.clear()",
-        "tests/integration/test_async_sessions.py::TestTheConnectionItself "
-        "tests/integration/test_sessions.py::test_one_message_is_stored_as_many_are",
+        "tests/integration/test_async_sessions.py::test_messages_with_and_without_an_id_of_the_appli"
+        "cation_wait_together",
         "Rows for two places: the second ones are lost."),
     Fault("outbox_tasks/inbox.py", "if not tries_left or (error.consumer", "if (error.consumer",
         "tests/unit/test_inbox.py", "once gives up without an error."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from outbox_tasks.errors import FeedMissing, InboxMisused, NotInTransaction, UnsupportedSession
+from outbox_tasks.errors import FeedMissing, InboxCollision, InboxMisused, NotInTransaction, UnsupportedSession
 from outbox_tasks.inbox import Inbox
 
 BILLING = Inbox("billing")
@@ -71,6 +72,24 @@ class TestRefusals:
         task = Celery(set_as_current=False).task(BILLING.once(sessionmaker())(charge), shared=False)
         with pytest.raises(InboxMisused, match="no Celery task is running"):
             task()  # it is called as a function
+
+
+@pytest.mark.parametrize(("message", "tries"), [("1", 10), ("2", 1)])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_only_a_collision_of_its_own_message_is_tried_again(message: str, tries: int, asynchronous: bool) -> None:
+    begun: list[int] = []
+
+    def begin() -> Any:
+        begun.append(1)
+        raise InboxCollision(consumer="billing", message=message, reason="a deadlock")
+
+    async def charge() -> None: ...
+    def charge_sync() -> None: ...
+
+    once = BILLING.once(begin, message_id=lambda: "1")
+    with pytest.raises(InboxCollision):
+        asyncio.run(once(charge)()) if asynchronous else once(charge_sync)()
+    assert len(begun) == tries
 
 
 class TestSignature:
