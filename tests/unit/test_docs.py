@@ -27,6 +27,26 @@ def test_every_setting_on_the_page_exists() -> None:
     assert named == (set(Settings.model_fields) | set(Destination.model_fields)) - {"name"}
 
 
+def test_the_page_has_the_defaults_of_the_code() -> None:
+    text = (DOCS / "settings.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text.partition("## A destination: ")[0], re.MULTILINE)
+    parts = text.partition("## A destination: ")[2].partition("## Seldom set")
+    shown += re.findall(r"^\| `(\w+)` \| ([^|]+) \|", parts[2], re.MULTILINE)
+    of_a_destination = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", parts[0], re.MULTILINE)
+    for fields, rows in ((Settings.model_fields, shown), (Destination.model_fields, of_a_destination)):
+        assert len(rows) > 10
+        for name, said in rows:
+            default = fields[name].get_default(call_default_factory=True)
+            assert said == ("required" if fields[name].is_required() else written(default)), name
+
+
+def written(default: object) -> str:
+    """A default as the page shows it."""
+    if isinstance(default, float):
+        return f"{default:g}" if default < 1e6 else f"{default:.0f}"
+    return "none" if default in (None, {}) else str(default).lower() if isinstance(default, bool) else str(default)
+
+
 def test_every_worker_that_is_shown_has_a_name_of_its_own() -> None:
     """Two of one name on a host answer for each other, and make `status`, `health` and `doctor` raise false alarms."""
     kinds = ("docs", "examples", "workers", "outbox_tasks/operating/problems")
