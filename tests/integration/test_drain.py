@@ -44,21 +44,26 @@ SHORT = {"queue_lease": 3, "send_timeout": 0.5, "statement_timeout": 0.5}
 
 
 @pytest.fixture
-def start(rows: Rows, settings: MakeSettings, stream: Stream, tmp_path: Path) -> Iterator[Start]:
-    """Starts `outbox-tasks drain` over the test's tables, with a destination that does as the payload says."""
-    plugins = distribution(tmp_path / "plugins")
+def plugins(tmp_path: Path) -> Path:
+    """Where a destination is installed that does as the payload says."""
+    return distribution(tmp_path / "plugins")
+
+
+def variables(settings: MakeSettings, stream: Stream, **values: Any) -> dict[str, str]:
+    """The environment of a drain over the test's tables, with the stream and `told`."""
+    urls = {"orders": stream.url, "told": stream.url.replace("redis+stream", SCHEME)}
+    return environment(settings(**values), **values, destinations={name: {"url": url} for name, url in urls.items()})
+
+
+@pytest.fixture
+def start(rows: Rows, settings: MakeSettings, stream: Stream, plugins: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts `outbox-tasks drain` in a process of its own."""
     with ExitStack() as stack:
 
-        def make(*arguments: str, **values: Any) -> subprocess.Popen[str]:
-            made = settings(**values)
-            told = {"told": {"url": stream.url.replace("redis+stream", SCHEME)}}
-            names = {**{name: {"url": each.url} for name, each in made.destinations.items()}, **told}
-            env = {
-                **os.environ,
-                **environment(made, **values, destinations=names),
-                "PYTHONPATH": os.pathsep.join((str(plugins), str(Path.cwd()))),
-            }
-            command = [sys.executable, "-m", "outbox_tasks", "drain", "--json", *arguments]
+        def make(**values: Any) -> subprocess.Popen[str]:
+            paths = os.pathsep.join((str(plugins), str(Path.cwd())))
+            env = {**os.environ, **variables(settings, stream, **values), "PYTHONPATH": paths}
+            command = [sys.executable, "-m", "outbox_tasks", "drain", "--json"]
             process = subprocess.Popen(
                 command, env=env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
@@ -69,11 +74,19 @@ def start(rows: Rows, settings: MakeSettings, stream: Stream, tmp_path: Path) ->
         yield make
 
 
-def ended(process: subprocess.Popen[str], code: int = 0) -> dict[str, Any]:
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
-    result: dict[str, Any] = json.loads(out)
-    return result
+@pytest.fixture
+def result(
+    rows: Rows, settings: MakeSettings, stream: Stream, plugins: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """What a drain in the test's own process reports, and its exit code."""
+    monkeypatch.syspath_prepend(plugins)
+
+    def run(*arguments: str) -> dict[str, Any]:
+        command = ["drain", "--json", *arguments]
+        ended = CliRunner().invoke(outbox, command, env=variables(settings, stream))
+        return {**json.loads(ended.stdout[ended.stdout.index("{") :]), "code": ended.exit_code}
+
+    return run
 
 
 @pytest.fixture
@@ -145,9 +158,11 @@ def test_an_event_has_one_id_at_all_its_destinations(
     assert [one["id"] for one in other["elsewhere"]] == [str(event)]
 
 
-def test_all_due_messages_are_sent(start: Start, drained: Callable[..., Drained], rows: Rows, stream: Stream) -> None:
+def test_all_due_messages_are_sent(
+    result: Callable[..., dict[str, Any]], drained: Callable[..., Drained], rows: Rows, stream: Stream
+) -> None:
     ids = rows.insert(1_200)
-    assert ended(start()) == {"sent": 1_200, "later": 0, "dead": 0, "ended": True, "outages": 0, "left": []}
+    assert result() == {"sent": 1_200, "later": 0, "dead": 0, "ended": True, "outages": 0, "left": [], "code": 0}
     assert Counter(stream.ids()) == Counter(ids)
     assert rows.hot() == []
     with rows.engine.connect() as connection:
@@ -189,26 +204,26 @@ def test_a_destination_that_can_not_be_used_here_is_named_in_the_end_and_the_res
     assert Counter(stream.ids()) == Counter(ids)
 
 
-def test_a_failed_message_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -> None:
+def test_a_failed_message_goes_back_to_the_table_and_waits(result: Callable[..., dict[str, Any]], rows: Rows) -> None:
     """No Celery is there to keep a retry: none may be left under a lease."""
     [failing] = rows.insert(1, destination="told", payload=b'{"fail": 99}')
     rows.insert(3, destination="told")
-    assert ended(start()) == {"sent": 3, "later": 1, "dead": 0, "ended": True, "outages": 0, "left": []}
+    assert result() == {"sent": 3, "later": 1, "dead": 0, "ended": True, "outages": 0, "left": [], "code": 0}
     row = rows.one(failing)
     assert (row.attempts, row.lease, row.last_error_code) == (1, None, "told")
 
 
-def test_the_exit_code_reports_a_dead_letter(start: Start, rows: Rows) -> None:
+def test_the_exit_code_reports_a_dead_letter(
+    result: Callable[..., dict[str, Any]], rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its error's text may quote the message, and is not logged."""
     rows.insert(1, destination="nowhere", locked_until=seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS))
     [id] = rows.insert(1, destination="told", payload=b'{"refuse": "nope"}')
-    process = start()
-    out, err = process.communicate(timeout=60)
-    result = json.loads(out)
-    assert (process.returncode, result["sent"], result["dead"]) == (1, 0, 2)
-    assert f"message {id} is dead: nope" in err
+    done = result()
+    assert (done["code"], done["sent"], done["dead"]) == (1, 0, 2)
+    assert f"message {id} is dead: nope" in caplog.text
     assert rows.one(id).last_error == "as told"
-    assert "as told" not in err
+    assert "as told" not in caplog.text
 
 
 @pytest.fixture
@@ -329,16 +344,18 @@ def test_a_drain_that_is_stopped_finishes_its_batch(
     process = start()
     eventually(lambda: len(stream))
     process.send_signal(number)
-    result = ended(process)
-    assert not result["ended"]
-    assert 0 < result["sent"] < 3_000
-    assert len(rows.hot()) == 3_000 - result["sent"]
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    done = json.loads(out)
+    assert not done["ended"]
+    assert 0 < done["sent"] < 3_000
+    assert len(rows.hot()) == 3_000 - done["sent"]
     assert not [row for row in rows.hot() if row.lease is not None]
 
 
-def test_for_limits_the_seconds_of_a_drain(start: Start, rows: Rows) -> None:
+def test_for_limits_the_seconds_of_a_drain(result: Callable[..., dict[str, Any]], rows: Rows) -> None:
     rows.insert(500, destination="told", payload=b'{"nap": 0.01}')
-    result = ended(start("--for", "2"))
-    assert not result["ended"]
-    assert 0 < result["sent"] < 500
+    done = result("--for", "1")
+    assert not done["ended"]
+    assert 0 < done["sent"] < 500
     assert not [row for row in rows.hot() if row.lease is not None]

@@ -149,6 +149,16 @@ class TestALeaseThatRanOut:
         assert (row.last_error_code, row.attempts, again.attempts) == ("lease_expired", 0, 0)
         assert row.last_error == "claimed by worker-1, and the lease ran out before it was begun"
 
+    def test_is_found_although_it_is_seen_later(
+        self, store: Store, rows: Rows, single: MakeSingle, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A transaction that would have ended it was open, and was rolled back."""
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.HOUSEKEEPING_SECONDS", 0.0)
+        keep_house(store)
+        single()
+        rows.change(locked_until=seconds_from_now(-3))
+        assert store.keep_house()
+
     def test_in_the_middle_of_a_send_counts_the_attempt_and_its_message_travels_alone(
         self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:

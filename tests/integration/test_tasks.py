@@ -334,10 +334,11 @@ class TestDrain:
     ) -> None:
         rows.insert(3)
         [failing], [refused] = rows.insert(payload=b'{"fail": 1}'), rows.insert(payload=b'{"refuse": "nope"}')
-        with hearing(dead_letter) as heard:
+        with hearing(dead_letter) as letters, hearing(key_blocked) as keys:
             assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", "dead 1, later 1, sent 3")
         assert (rows.one(failing).lease, rows.one(failing).place) == (None, "waiting")
-        assert [told["message_id"] for told in heard] == [refused]
+        assert [letter["message_id"] for letter in letters] == [refused]
+        assert keys == []  # it has none
         assert waiting(broker_url) == []
 
 
@@ -368,6 +369,20 @@ class TestClaim:
         assert run(app, CLAIM_TASK) == ("SUCCESS", "unavailable")
         assert {(row.lease, row.attempts) for row in rows.hot()} == {(None, 0)}
 
+    def test_asks_after_each_outage_of_the_database_once_whether_commits_were_lost(
+        self, app: Celery, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[Store] = []
+        monkeypatch.setattr(Store, "note_lost_commits", lambda store: asked.append(store))
+        for outages in (1, 2, 3):
+            assert [run(app, CLAIM_TASK)[1] for _ in range(2)] == [NOTHING_CLAIMED] * 2
+            assert len(asked) == outages
+            with monkeypatch.context() as standby:
+                standby.setitem(Store.session, "default_transaction_read_only", "on")
+                app.outbox_relay._store.take().close()
+                assert run(app, CLAIM_TASK)[1] == "unavailable"
+            app.outbox_relay._store.take().close()
+
     @pytest.mark.parametrize(("result", "events"), [(NOTHING_CLAIMED, 0), ("unavailable", 3)])
     def test_has_events_only_if_it_did_something_or_could_not(self, app: Celery, result: str, events: int) -> None:
         sent: list[str] = []
@@ -377,6 +392,15 @@ class TestClaim:
         assert sent == []
         request.send_event("task-succeeded", result=repr(result))
         assert sent == ["task-received", "task-started", "task-succeeded"][:events]
+
+    def test_a_single_says_how_often_it_was_sent_and_whether_it_wakes_the_claim(
+        self, app: Celery, broker_url: str
+    ) -> None:
+        single = Single("an id", "order.created", "orders", 3, "a token", more=True)
+        app.outbox_relay.broker.send([single, single._replace(more=False)], [])
+        sent = [json.loads(base64.b64decode(message["body"]))[:2] for message in reversed(waiting(broker_url))]
+        assert sent == [[["order.created", "orders", 3, "a token"], more] for more in ({"more": True}, {})]
+        assert {message["headers"]["retries"] for message in waiting(broker_url)} == {3}
 
     def test_is_sent_only_if_none_waits(self, app: Celery, broker_url: str) -> None:
         for _ in range(3):

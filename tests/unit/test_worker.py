@@ -23,6 +23,7 @@ from outbox_tasks.worker.base_task import Outage
 from outbox_tasks.worker.liveness import Liveness
 from outbox_tasks.worker.message_checks import checked
 from outbox_tasks.worker.reconnect import drop_events_while_slow, stop_after_failure
+from outbox_tasks.worker.start_checks import check_broker
 
 GONE = BrokerUnreachable(url="redis://here", reason="gone")
 
@@ -251,6 +252,29 @@ def test_the_stamp_is_looked_at_now_and_then_and_a_strange_one_each_time(
             look()
     assert not look()
     assert not owners
+
+
+def test_the_table_says_that_wires_are_crossed_while_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    crossed = CrossedWires(broker="redis://here", owner="other", outbox="mine")
+    answers: list[Any] = [False, crossed, crossed, False, False, crossed, True]
+    asked: list[str] = []
+
+    def has_forgotten(_: str) -> bool:
+        answer: Any = answers.pop(0)
+        if answer is crossed:
+            raise crossed
+        return bool(answer)
+
+    store: Any = SimpleNamespace(
+        identity="mine", ask=lambda verb, **_: asked.append(verb), recall=lambda: asked.append("recall") or 0
+    )
+    resources: Any = SimpleNamespace(crossed=True)
+    broker: Any = SimpleNamespace(has_forgotten=has_forgotten)
+    while answers:
+        with suppress(CrossedWires):
+            check_broker(resources, broker, store)
+    beat, stopped = "report/beat.sql", "report/stopped.sql"
+    assert asked == [stopped, beat, beat, stopped, beat, stopped, "recall"]
 
 
 def test_the_log_says_what_was_refused_shortly(caplog: pytest.LogCaptureFixture) -> None:
