@@ -27,6 +27,8 @@ def unsent(store: Store) -> list[Unsent]:
     so each drain says the same. A message that an outage put off has spent no attempt, and counts as scheduled."""
     destinations_left = []
     for name, status in overview.destinations(store, estimate=False).items():
+        if not status.configured:
+            continue
         row, waiting = status.breaker, status.due
         if row["state"] == "paused":
             state, why = "paused", ": ".join(filter(None, (f"it is paused by {row['paused_by']}", row["paused_why"])))
@@ -41,6 +43,6 @@ def unsent(store: Store) -> list[Unsent]:
                 "something else comes first, another drain is at work, or they were written just now "
                 "(see outbox-tasks list --by key, and doctor)"
             )
-        if status.configured and waiting:
+        if waiting:
             destinations_left.append(Unsent(name, waiting, state, why))
     return destinations_left

@@ -84,6 +84,8 @@ def result(
     def run(*arguments: str) -> dict[str, Any]:
         command = ["drain", "--json", *arguments]
         ended = CliRunner().invoke(outbox, command, env=variables(settings, stream))
+        if ended.exception and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
         return {**json.loads(ended.stdout[ended.stdout.index("{") :]), "code": ended.exit_code}
 
     return run
