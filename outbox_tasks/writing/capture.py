@@ -136,6 +136,12 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(send_task)
     def send_or_store(self: Celery, *args: Any, **options: Any) -> Any:
+        # Where does a call go? There are four cases.
+        # 1. It comes from `recording`, which makes the message: Celery's own function goes on.
+        # 2. A worker sends what follows a task that has ended, or a retry of the running one: with the run, if the task
+        #    is supervised, else to the broker. The transaction of the task has ended, or is rolled back.
+        # 3. It is in a block of `capturing` or `direct`: where that says.
+        # 4. It is in no block: where `capture_app` says for its app, else to the broker.
         if isinstance(self, AppView):
             return send_task(self, *args, **options)
         call = {**dict(zip(names, args, strict=False)), **options}

@@ -9,7 +9,7 @@ import pytest
 
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage
-from outbox_tasks.wire.cloudevents import attributes, own_headers
+from outbox_tasks.wire.cloudevents import attributes, own_headers, trace_headers
 
 PLAIN: dict[str, Any] = {
     "id": "0190a5d2-7c4e-7000-8000-000000000001",
@@ -39,8 +39,8 @@ def test_a_plain_message_has_the_required_attributes_and_its_time() -> None:
     }
 
 
-def test_key_aggregate_and_trace_context_are_attributes() -> None:
-    trace = {"traceparent": "00-a-b-01", "tracestate": "vendor=1"}
+def test_key_aggregate_event_and_trace_context_are_attributes() -> None:
+    trace = {"traceparent": "00-a-b-01", "tracestate": "vendor=1", "eventid": "0190a5d2-7c4e-7000-8000-000000000009"}
     found = attributes(message(key="order:42", aggregate_id="42", headers={**trace, "tenant": "t1"}), "/shop")
     assert found.items() >= {"partitionkey": "order:42", "subject": "42", **trace}.items()
     assert "tenant" not in found
@@ -51,7 +51,10 @@ def test_where_the_payload_is_is_an_attribute() -> None:
 
 
 def test_its_own_headers_are_the_others() -> None:
-    assert own_headers(message(headers={"traceparent": "00-a-b-01", "tenant": "t1"})) == {"tenant": "t1"}
+    as_attributes = {"traceparent": "00-a-b-01", "tracestate": "vendor=1", "eventid": "1"}
+    assert own_headers(message(headers={**as_attributes, "tenant": "t1"})) == {"tenant": "t1"}
+    trace = {"traceparent": "00-a-b-01", "tracestate": "vendor=1"}
+    assert trace_headers(message(headers={**as_attributes, "tenant": "t1"})) == trace
 
 
 @pytest.mark.parametrize("headers", [["a"], "text", 5, {"n": 5}, {"n": None}, {"n": {"deep": "er"}}])

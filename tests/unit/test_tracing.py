@@ -108,7 +108,7 @@ class TestWithTracing:
         assert inner.parent == batch.get_span_context()
 
     def test_a_message_without_a_writers_trace_begins_its_own(self, spans: InMemorySpanExporter) -> None:
-        [got] = sent(message(headers={"tenant": "t1"}))
+        [got] = sent(message(headers={"tenant": "t1", "tracestate": "of=nobody"}))
         [span] = named(spans, "publish orders")
         assert span.parent is None
         assert got.headers == {"tenant": "t1", "traceparent": carried(span)}
