@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -30,7 +29,7 @@ from outbox_tasks.django.api import (
     task_enqueued,
 )
 from outbox_tasks.django.project import outbox_of_project
-from outbox_tasks.django.results import RUN_TASK, Call, NotOfDjango, outcome
+from outbox_tasks.django.results import RUN_TASK, Call, NotOfDjango, changed, outcome
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.operating.messages.find import latest
 from outbox_tasks.outbox import Outbox
@@ -63,8 +62,8 @@ class TasksBackend(BaseTaskBackend):
     def outbox(self) -> Outbox:
         """The project's outbox."""
         if named := self.options.get("outbox"):
-            found: Outbox = import_string(named)
-            return found
+            outbox: Outbox = import_string(named)
+            return outbox
         return outbox_of_project()
 
     @cached_property
@@ -78,7 +77,7 @@ class TasksBackend(BaseTaskBackend):
         connection = connections[self._database]
         with nullcontext() if connection.in_atomic_block else transaction.atomic(using=self._database):
             id = self._write(connection, task, result)
-        _changed(result, id=str(id), enqueued_at=timezone.now())
+        changed(result, id=str(id), enqueued_at=timezone.now())
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -90,7 +89,9 @@ class TasksBackend(BaseTaskBackend):
             written.append(self.outbox.write_task(connection, named))
             return open_transaction(connection, named.event_type).opened()
 
-        due = None if task.run_after is None else _aware(task.run_after)
+        due = task.run_after
+        if due is not None and timezone.is_naive(due):  # a project without time zones
+            due = timezone.make_aware(due)
         call = Call(task.module_path, result.args, result.kwargs, self.alias, task.queue_name, task.priority, due)
         # Its own name is that of the function, also in Flower and in the worker's log.
         options: dict[str, Any] = {"shadow": task.module_path, "serializer": "json", "ignore_result": True}
@@ -107,8 +108,8 @@ class TasksBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """The result of a task of this backend, as its row says. Raises `TaskResultDoesNotExist`."""
         try:
-            asked = {"ids": [str(UUID(str(result_id)))], "part": None, "start": 0}
-            row = latest(read_in_django(connections[self._database], self._find, asked))
+            which = {"ids": [str(UUID(str(result_id)))], "part": None, "start": 0}
+            row = latest(read_in_django(connections[self._database], self._find, which))
             call = Call.of(row)
         except (ValueError, NotOfDjango):
             raise TaskResultDoesNotExist(result_id) from None
@@ -116,7 +117,7 @@ class TasksBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         result = self._result(task_of(call), call.arguments, call.keywords)
         value, facts = outcome(row)
-        return _changed(result, id=str(row["id"]), _return_value=value, **facts)
+        return changed(result, id=str(row["id"]), _return_value=value, **facts)
 
     def running(self, task: Any, call: Call, request: Any) -> Any:
         """The result of a task that has just begun to run in this process. Only tasks that take their context know of
@@ -127,12 +128,12 @@ class TasksBackend(BaseTaskBackend):
             result.worker_ids.append(request.hostname)
         facts = {"id": id, "status": TaskResultStatus.RUNNING, "last_attempted_at": timezone.now()}
         facts["started_at"] = result.started_at or facts["last_attempted_at"]
-        return _changed(result, **facts)
+        return changed(result, **facts)
 
     def _result(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         times = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
-        given = {"task": task, "args": args, "kwargs": kwargs, "backend": self.alias, "errors": [], "worker_ids": []}
-        return TaskResult(id="", status=TaskResultStatus.READY, **times, **given)
+        call = {"task": task, "args": args, "kwargs": kwargs, "backend": self.alias}
+        return TaskResult(id="", status=TaskResultStatus.READY, errors=[], worker_ids=[], **times, **call)
 
     def check(self, **_: Any) -> Iterator[checks.CheckMessage]:
         """For `manage.py check`."""
@@ -148,30 +149,19 @@ class TasksBackend(BaseTaskBackend):
             yield checks.Error("Results can't be read through a feed.", hint=hint, id="outbox_tasks.E003")
 
 
-def _changed(result: Any, **fields: Any) -> Any:
-    """Results are frozen for applications only: Django's own backends set the fields like this too."""
-    for name, value in fields.items():
-        object.__setattr__(result, name, value)
-    return result
-
-
 def task_of(call: Call) -> Any:
     """The task of a call. Raises `ImportError`, or `TypeError` if its name is not that of a task."""
-    found = import_string(call.path)
-    if not isinstance(found, Task):
+    task = import_string(call.path)
+    if not isinstance(task, Task):
         raise TypeError(f"{call.path} is no task: decorate it with @task")
-    return found.using(priority=call.priority, queue_name=call.queue, run_after=call.run_after, backend=call.backend)
+    return task.using(priority=call.priority, queue_name=call.queue, run_after=call.run_after, backend=call.backend)
 
 
 def _row_id(request: Any) -> str:
     """The id of the row whose task a worker runs. The relay's header says it."""
-    said = vars(request).get(RUN)
-    return str(said["id"]) if said else str(request.id)
+    header = vars(request).get(RUN)
+    return str(header["id"]) if header else str(request.id)
 
 
 def _priority(number: int) -> Priority:
     return "high" if number > 0 else "low" if number < 0 else "normal"
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if timezone.is_aware(moment) else timezone.make_aware(moment)

@@ -16,10 +16,10 @@ from outbox_tasks.writing.eager import REMEDY, eager
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
     """Whether the settings can be read, and are enough for a relay."""
-    return list(_found())
+    return list(_messages())
 
 
-def _found() -> Iterator[checks.CheckMessage]:
+def _messages() -> Iterator[checks.CheckMessage]:
     try:
         settings = Settings()
     except (ConfigurationError, SettingsFileError) as error:

@@ -41,13 +41,13 @@ page = Page(outbox_of_project(), who=person_of)
 @csrf_exempt  # the page has a check of its own, in every host
 def show(request: Any, path: str) -> HttpResponse | StreamingHttpResponse:
     """Answer a request, or send people to the project's login first."""
-    strange = not (path.startswith("static/") or request.user.is_authenticated)
-    if strange and request.method == "GET" and "hx-request" not in request.headers:
+    is_stranger = not (path.startswith("static/") or request.user.is_authenticated)
+    if is_stranger and request.method == "GET" and "hx-request" not in request.headers:
         return redirect_to_login(request.get_full_path())
-    begun: list[Any] = []
-    chunks = page.wsgi(_environ(request, path), lambda *head: begun.extend(head[:2]))
+    head: list[Any] = []
+    chunks = page.wsgi(_environ(request, path), lambda *started: head.extend(started[:2]))
     body = chain((next(chunks),), chunks)
-    status, headers = int(begun[0].partition(" ")[0]), dict(begun[1])
+    status, headers = int(head[0].partition(" ")[0]), dict(head[1])
     if "content-disposition" in headers:  # it may be long
         return StreamingHttpResponse(body, status=status, headers=headers)
     answer = HttpResponse(b"".join(body), status=status, headers=headers)

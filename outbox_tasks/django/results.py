@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Self
 
+from django.conf import settings
+from django.utils import timezone
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
@@ -68,7 +70,7 @@ class Call(NamedTuple):
     @classmethod
     def made(cls, path: str, args: list[Any], kwargs: dict[str, Any], run_after: str | None, **rest: Any) -> Self:
         """From the arguments of the Celery task."""
-        due = datetime.fromisoformat(run_after) if run_after else None
+        due = as_project(datetime.fromisoformat(run_after)) if run_after else None
         return cls(path, args, kwargs, run_after=due, **rest)
 
     @classmethod
@@ -84,6 +86,14 @@ class Call(NamedTuple):
             return cls.made(*args, **kwargs)
         except UNEXPRESSED as error:
             raise NotOfDjango from error
+
+
+def changed(result: Any, **fields: Any) -> Any:
+    """A result with other values. Results are frozen for applications only: Django's own backends set the fields like
+    this too."""
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)
+    return result
 
 
 def outcome(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -122,7 +132,12 @@ OF_RUNS = ("worker_lost", "TimeLimitExceeded")
 
 def _began(entry: Mapping[str, Any]) -> datetime | None:
     ran = entry.get("ran")
-    return None if ran is None else datetime.fromisoformat(entry["at"]) - timedelta(seconds=ran)
+    return None if ran is None else as_project(datetime.fromisoformat(entry["at"]) - timedelta(seconds=ran))
+
+
+def as_project(moment: datetime) -> datetime:
+    """A time as the project has it: local, and without a zone, if its setting USE_TZ is False."""
+    return moment if settings.USE_TZ else timezone.make_naive(moment)
 
 
 def _error(entry: Mapping[str, Any]) -> Any:
@@ -132,10 +147,10 @@ def _error(entry: Mapping[str, Any]) -> Any:
 
 def _path(name: str, trace: str) -> str:
     """The dotted name of an exception's class, which ends in `name`: the last line of a traceback begins with it."""
-    found = re.findall(rf"^((?:\w+\.)*{re.escape(name)})(?::|$)", trace, re.MULTILINE)
-    if not found:
+    names = re.findall(rf"^((?:\w+\.)*{re.escape(name)})(?::|$)", trace, re.MULTILINE)
+    if not names:
         return "outbox_tasks.errors.DeadLetter"
-    return str(found[-1]) if "." in found[-1] else f"builtins.{found[-1]}"
+    return str(names[-1]) if "." in names[-1] else f"builtins.{names[-1]}"
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from outbox_tasks.django.api import (
     task_started,
 )
 from outbox_tasks.django.backend import task_of
-from outbox_tasks.django.results import Call
+from outbox_tasks.django.results import Call, changed
 from outbox_tasks.supervised.run import current
 
 
@@ -35,15 +35,10 @@ def run(request: Any, call: Call) -> Any:
     except Exception as error:
         path = f"{type(error).__module__}.{type(error).__qualname__}"
         result.errors.append(TaskError(exception_class_path=path, traceback="".join(format_exception(error))))
-        _end(result, TaskResultStatus.FAILED)
-        task_finished.send_robust(type(backend), task_result=result)
+        changed(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
         raise
-    object.__setattr__(result, "_return_value", value)
-    _end(result, TaskResultStatus.SUCCESSFUL)
-    task_finished.send_robust(type(backend), task_result=result)
-    return value
-
-
-def _end(result: Any, status: Any) -> None:
-    object.__setattr__(result, "status", status)
-    object.__setattr__(result, "finished_at", timezone.now())
+    else:
+        changed(result, _return_value=value, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now())
+        return value
+    finally:
+        task_finished.send_robust(type(backend), task_result=result)

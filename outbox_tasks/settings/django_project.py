@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.settings.destination import HIDDEN
 
-NAME, ALIAS, APP = "OUTBOX", "default", "outbox_tasks.django"
+ALIAS, APP = "default", "outbox_tasks.django"
 VARIABLE = "DJANGO_SETTINGS_MODULE"
 DATABASE = f"DATABASES[{ALIAS!r}]"
 """Where a project names the database of the outbox's tables."""
@@ -33,19 +33,19 @@ def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
     from django.conf import settings
 
     try:
-        said = getattr(settings, NAME, {})
+        own = getattr(settings, "OUTBOX", {})
     except ModuleNotFoundError as error:
         module = os.environ.get(VARIABLE, "")
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         rule = "there is no such module; start in the project's directory, or leave the variable out"
         raise ConfigurationError(setting=VARIABLE, value=module, rule=rule) from None
-    if not isinstance(said, Mapping):
+    if not isinstance(own, Mapping):
         rule = "in Django's settings it must be a dict, with the names that outbox.toml has"
-        raise ConfigurationError(setting=NAME, value=HIDDEN, rule=rule)
+        raise ConfigurationError(setting="OUTBOX", value=HIDDEN, rule=rule)
     database = settings.DATABASES.get(ALIAS, {})
     has_tables = any(app.startswith(APP) for app in settings.INSTALLED_APPS)
-    return dict(said), {"database_url": database_url(database)} if has_tables and is_postgresql(database) else {}
+    return dict(own), {"database_url": database_url(database)} if has_tables and is_postgresql(database) else {}
 
 
 def is_django() -> bool:
@@ -74,9 +74,9 @@ def database_url(database: Mapping[str, Any]) -> str:
     """The URL of an entry of `DATABASES`. Of its OPTIONS it has those that libpq knows, and the role that Django would
     assume; the others are Django's own."""
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    given = database.get("OPTIONS", {})
-    query = {name: str(value) for name, value in given.items() if name in known}
-    if role := given.get("assume_role"):
+    options = database.get("OPTIONS", {})
+    query = {name: str(value) for name, value in options.items() if name in known}
+    if role := options.get("assume_role"):
         escaped = re.sub(r"([\\\s])", r"\\\1", role)
         query["options"] = f"{query.get('options', '')} -c role={escaped}".lstrip()
     host, port = str(database.get("HOST") or ""), database.get("PORT")
@@ -85,9 +85,13 @@ def database_url(database: Mapping[str, Any]) -> str:
     elif "," in host:  # several servers
         query.update(host=host, **({"port": str(port)} if port else {}))
         host, port = "", None
+    try:
+        port = int(port) if port else None
+    except ValueError:
+        raise ConfigurationError(setting="PORT in DATABASES", value=port, rule="it must be a number") from None
     url = URL.create(
-        "postgresql", database.get("USER") or None, database.get("PASSWORD") or None, host or None,
-        int(port) if port else None, database.get("NAME") or None, query,
+        "postgresql", database.get("USER") or None, database.get("PASSWORD") or None, host or None, port,
+        database.get("NAME") or None, query,
     )  # fmt: skip
     return url.render_as_string(hide_password=False)
 
@@ -100,8 +104,8 @@ def note_databases() -> None:
     """Remember where Django's databases are, before its tests make others."""
     from django.conf import settings
 
-    found = {alias: each for alias, each in settings.DATABASES.items() if is_postgresql(each)}
-    _declared.update({alias: make_url(database_url(each)) for alias, each in found.items()})
+    ours = {alias: each for alias, each in settings.DATABASES.items() if is_postgresql(each)}
+    _declared.update({alias: make_url(database_url(each)) for alias, each in ours.items()})
 
 
 def alias_of(url: str | None) -> str | None:

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION
+from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings.django_project import database_url
 
@@ -341,6 +342,70 @@ def test_a_command_finds_the_project_in_its_directory(project: Project) -> None:
 def test_the_url_of_django_s_database(given: dict[str, Any], url: str) -> None:
     assert database_url(given) == url
     engine_url(url)
+
+
+def test_a_port_that_is_no_number_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="Setting PORT in DATABASES = 'five' is not usable"):
+        database_url({"NAME": "shop", "HOST": "db", "PORT": "five"})
+
+
+TWO_DATABASES = """
+from settings import *
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}, "relay": DATABASES["default"]}
+DATABASE_ROUTERS = ["two.Router"]
+USE_TZ = False
+TIME_ZONE = "Asia/Tokyo"
+
+class Router:
+    def allow_migrate(self, db, app_label, **hints):
+        return (db == "relay") == (app_label == "outbox_tasks")
+"""
+
+IN_TWO_DATABASES = """
+from datetime import datetime, timedelta
+from django.db import connection, connections, transaction
+from django.test import TestCase, TransactionTestCase
+from outbox_tasks import Outbox
+from outbox_tasks.errors import UnsupportedDatabase
+from outbox_tasks.testing import OutboxProbe
+outbox = Outbox()
+
+class Rolled(TestCase):
+    databases = ["default", "relay"]
+
+    def test_the_tables_are_in_the_second_database_only(self):
+        with OutboxProbe() as probe:
+            with transaction.atomic(using="relay"):
+                outbox.publish(connections["relay"], "order.created", {"id": 1})
+            probe.assert_published("order.created", id=1)
+        with self.assertRaises(UnsupportedDatabase), transaction.atomic():
+            outbox.publish(connection, "order.created", {"id": 1})
+
+class Sent(TransactionTestCase):
+    databases = ["relay"]
+
+    def test_times_without_a_zone_are_those_of_the_project(self):
+        soon = datetime.now().replace(microsecond=0) + timedelta(minutes=5)
+        with OutboxProbe() as probe:
+            with transaction.atomic(using="relay"):
+                outbox.publish(connections["relay"], "order.created", {"at": soon})
+                outbox.publish(connections["relay"], "order.late", {}, delay=300)
+            assert [message.json for message in probe.drain()] == [{"at": soon.isoformat()}]
+            late = probe.assert_published("order.late")
+        assert abs(late.due.astimezone().replace(tzinfo=None) - soon) < timedelta(minutes=1), (late, soon)
+"""
+
+
+def test_of_several_databases_a_router_chooses_that_of_the_outbox(project: Project) -> None:
+    (project.directory / "two.py").write_text(TWO_DATABASES)
+    (project.directory / "shop" / "tests.py").write_text(IN_TWO_DATABASES)
+    url = project.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    said = json.dumps(SAID | {"database_url": url})
+    project.env.update(DJANGO_SETTINGS_MODULE="two", OUTBOX_OF_DJANGO=said)
+    told = project.manage(MIGRATE, (*MIGRATE, "--database", "relay"), ("check",), ("test", "shop"))
+    assert versions(project) == [VERSION]
+    assert "no issues" in told
+    assert "Ran 2 tests" in told
 
 
 def test_every_migration_has_one_of_django() -> None:

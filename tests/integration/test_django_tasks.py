@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -244,6 +244,31 @@ class TestRun:
             assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", value, 1)
             assert result.enqueued_at < result.started_at <= result.finished_at
         assert rows.hot() == []
+
+    def test_all_times_are_local_in_a_project_without_time_zones(
+        self, api: Any, shop: Any, worker: Worker, rows: Rows
+    ) -> None:
+        from django.test.utils import override_settings
+
+        tokyo = timezone(timedelta(hours=9))
+        with override_settings(USE_TZ=False, TIME_ZONE="Asia/Tokyo"):
+            due = datetime.now(tokyo).replace(microsecond=0, tzinfo=None) + timedelta(hours=1)
+            late = shop.add.using(run_after=due).enqueue(1, 2)
+            assert rows.one(late.id).locked_until == due.replace(tzinfo=tokyo)
+            assert shop.add.get_result(late.id).task.run_after == due
+            result = shop.attempt.enqueue()
+            lost = {"at": "2026-11-20T10:00:09+00:00", "what": "failed", "code": "worker_lost", "ran": 4.0, "by": "w1"}
+            rows.change([result.id], history=[lost])
+            assert worker.run(result.id) == [2, result.id]
+            result.refresh()
+            assert result.started_at == datetime(2026, 11, 20, 19, 0, 5)  # noqa: DTZ001 - as Django has it
+            times = (result.enqueued_at, result.last_attempted_at, result.finished_at)
+            assert max(times) - min(times) < timedelta(minutes=1)
+            assert abs(result.finished_at - datetime.now(tokyo).replace(tzinfo=None)) < timedelta(minutes=1)
+            failed = shop.fail.enqueue("tea")
+            worker.run(failed.id)
+            failed.refresh()
+            assert failed.started_at <= failed.finished_at
 
     def test_a_task_sees_its_context(self, shop: Any, worker: Worker, rows: Rows) -> None:
         result = shop.attempt.enqueue()
