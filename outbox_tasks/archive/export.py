@@ -22,7 +22,7 @@ from outbox_tasks.operating.days import Day, days, ended_days
 from outbox_tasks.operating.retention import alone
 from outbox_tasks.relay.store import Store
 
-LOOK, LOT = 10_000, 16 * 1024 * 1024
+MESSAGES_A_READ, READ_BYTES = 10_000, 16 * 1024 * 1024
 """Messages, and bytes of payload, that are read at a time; a larger message is read alone."""
 
 
@@ -97,7 +97,9 @@ def _spans(database: Database, day: Day) -> Iterator[dict[str, int]]:
     """The day's numbers, in lots that fit into memory."""
     after, until = day.number << 32, (day.number + 1) << 32
     after -= 1
-    while (last := database.ask("keep/lot.sql", after=after, until=until, most=LOOK, bytes=LOT)[0].last) is not None:
+    while (
+        last := database.ask("keep/lot.sql", after=after, until=until, most=MESSAGES_A_READ, bytes=READ_BYTES)[0].last
+    ) is not None:
         yield {"after": after, "last": last}
         after = last
 

@@ -28,7 +28,7 @@ SUFFIX = ".parquet"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
-BATCH = 1000
+ROWS_A_BATCH = 1000
 """Rows that are read back at a time."""
 
 Row = Sequence[Any]
@@ -95,6 +95,6 @@ def read(file: IO[bytes]) -> Iterator[Row]:
     from pyarrow import parquet
 
     integers = pa.schema([(f.name, pa.int64() if f.name in TIMES else f.type) for f in _schema()])
-    for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=list(COLUMNS)):
+    for batch in parquet.ParquetFile(file).iter_batches(ROWS_A_BATCH, columns=list(COLUMNS)):
         plain = pa.Table.from_batches([batch]).cast(integers)
         yield from zip(*(column.to_pylist() for column in plain.columns), strict=True)

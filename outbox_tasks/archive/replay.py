@@ -25,7 +25,7 @@ from outbox_tasks.text import storable
 
 EVER = datetime.min.replace(tzinfo=UTC)
 
-LOOK = 5_000
+MESSAGES_A_READ = 5_000
 """Messages that one statement looks at."""
 
 LOT_BYTES = 16 << 20
@@ -144,7 +144,14 @@ def _archived(database: Database, replay: Replay, as_of: datetime, last: int | N
     # Without a bound it could meet its own copies in the archive.
     span = {"since": replay.since or EVER, "to": min(replay.until or as_of, as_of)}
     while last is not None:
-        asked = {**replay.filter.parameters, **span, "until": as_of, "newer": True, "look": LOOK, "last": last}
+        asked = {
+            **replay.filter.parameters,
+            **span,
+            "until": as_of,
+            "newer": True,
+            "look": MESSAGES_A_READ,
+            "last": last,
+        }
         *rows, end = database.ask("find/archived.sql", **asked)
         yield from rows
         last = end.end_seq

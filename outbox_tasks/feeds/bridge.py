@@ -26,17 +26,17 @@ from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.bridge")
 
-BATCH = 2000
-"""Rows of one copy."""
+ROWS_A_COPY = 2000
+"""Rows that one statement copies."""
 
-LONGEST = 5.0
+RUN_SECONDS = 5.0
 """Seconds after which a run ends, so that other feeds have their turn."""
 
-LONGEST_OF_ALL = 60.0
-"""The same where feeds are copied one after the other."""
+RUN_SECONDS_ONE_BY_ONE = 60.0
+"""The same where one process copies all feeds, one after the other."""
 
-LARGEST_COPY = 4 * 1024 * 1024
-"""Bytes of messages that are copied at once, if they are of several rows: a copy has a time limit."""
+COPY_BYTES = 4 * 1024 * 1024
+"""Bytes of messages that one statement copies, unless they are of one row: a statement has a time limit."""
 
 
 @dataclass(slots=True)
@@ -57,13 +57,13 @@ def bridge(
     source: Source,
     settings: Settings,
     *,
-    longest: float = LONGEST,
+    longest: float = RUN_SECONDS,
     stop: Callable[[], bool] = lambda: False,
     wake: Callable[[], object] = lambda: None,
 ) -> Bridged:
     """Copy until a look finds nothing, or `longest` is over and something is copied. `wake`: called when messages are
     committed that a claim may take. Raises `DatabaseUnavailable`; then the lease runs out."""
-    token, done = str(uuid4()), Bridged()
+    token, bridged = str(uuid4()), Bridged()
     began = time.monotonic()
     left = feeds.take(source.name, token)
     if left is None:
@@ -73,76 +73,86 @@ def bridge(
         source.delete(left)
         clean = True
         former = None
-        while rows := source.look(BATCH):
+        while rows := source.look(ROWS_A_COPY):
             if rows[0][:2] == former:
                 raise source.undeletable(rows[0])
             # However slow the source is, a run copies something.
             late = former is not None and time.monotonic() >= began + longest
             if stop() or late:
-                done.more = True
+                bridged.more = True
                 break
             former, clean = rows[0][:2], False
-            if not _copy(feeds, source.name, token, rows, settings, done):
+            if not _copy(feeds, source.name, token, rows, settings, bridged):
                 log.warning("another bridge has the feed %s by now", source.name)
-                return done
+                return bridged
             wake()
             source.delete([(row.number, row.id) for row in rows])
             clean = True
         feeds.end(source.name, token, clean=True, lag=source.lag())
     except SourceTrouble as error:
-        done.error = str(error)
+        bridged.error = str(error)
         log.warning("%s", error)
-        feeds.end(source.name, token, clean=clean, error=done.error)
-    if done.copied:
-        log.info("copied %d rows of the feed %s, %d dead", done.copied, source.name, done.dead)
-    return done
+        feeds.end(source.name, token, clean=clean, error=bridged.error)
+    if bridged.copied:
+        log.info("copied %d rows of the feed %s, %d dead", bridged.copied, source.name, bridged.dead)
+    return bridged
 
 
 def _copy(
-    feeds: Feeds, feed: str, token: str, rows: Sequence[Row], settings: Settings, done: Bridged, *, clean: bool = True
+    feeds: Feeds,
+    feed: str,
+    token: str,
+    rows: Sequence[Row],
+    settings: Settings,
+    bridged: Bridged,
+    *,
+    clean: bool = True,
 ) -> bool:
     """Copy rows, large ones a few at a time; those that PostgreSQL refuses as dead letters. Returns whether the lease
     is still ours. `clean`: all that was copied before is deleted at the source."""
-    if len(rows) == 1 or sum(row.size for row in rows) <= LARGEST_COPY:
+    if len(rows) == 1 or sum(row.size for row in rows) <= COPY_BYTES:
         try:
-            return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], done, clean=clean)
+            return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], bridged, clean=clean)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             if len(rows) == 1:
                 refused = unreadable(rows[0], feed, error.diag.message_primary or str(error))
-                return _write(feeds, feed, token, [refused], done, clean=clean)
+                return _write(feeds, feed, token, [refused], bridged, clean=clean)
     first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-    if not _copy(feeds, feed, token, first, settings, done, clean=clean):
+    if not _copy(feeds, feed, token, first, settings, bridged, clean=clean):
         return False
-    return _copy(feeds, feed, token, second, settings, done, clean=False)
+    return _copy(feeds, feed, token, second, settings, bridged, clean=False)
 
 
-def _write(feeds: Feeds, feed: str, token: str, rows: Sequence[Copy], done: Bridged, *, clean: bool) -> bool:
+def _write(feeds: Feeds, feed: str, token: str, rows: Sequence[Copy], bridged: Bridged, *, clean: bool) -> bool:
     fresh = feeds.copy(feed, token, rows, clean=clean)
     if fresh is None:
         return False
-    done.copied += len(fresh)
-    done.dead += sum(row.dead is not None and row.number in fresh for row in rows)
+    bridged.copied += len(fresh)
+    bridged.dead += sum(row.dead is not None and row.number in fresh for row in rows)
     return True
 
 
 def bridge_all(
-    store: Store, stop: Callable[[], bool] = lambda: False, only: str | None = None, longest: float = LONGEST_OF_ALL
+    store: Store,
+    stop: Callable[[], bool] = lambda: False,
+    only: str | None = None,
+    longest: float = RUN_SECONDS_ONE_BY_ONE,
 ) -> dict[str, Bridged]:
     """Copy what the feeds have, one feed after the other, or that of one, for `longest` seconds each. A feed in trouble
     holds up no other."""
-    listed, done = FeedList(store), {}
+    feed_list, results = FeedList(store), {}
     try:
-        for name in listed.places() if only is None else [only]:
+        for name in feed_list.places() if only is None else [only]:
             if stop():  # a source that does not answer takes some seconds
                 break
             try:
-                source = listed.source(name)
+                source = feed_list.source(name)
                 if source is None:
-                    done[name] = Bridged(error=f"there is no feed {name!r} in the settings")
+                    results[name] = Bridged(error=f"there is no feed {name!r} in the settings")
                 else:
-                    done[name] = bridge(Feeds(store), source, store.settings, longest=longest, stop=stop)
+                    results[name] = bridge(Feeds(store), source, store.settings, longest=longest, stop=stop)
             except (ConfigurationError, DatabaseTooSlow, psycopg.DataError, psycopg.IntegrityError) as error:
-                done[name] = Bridged(error=str(error))
+                results[name] = Bridged(error=str(error))
     finally:
-        listed.close()
-    return done
+        feed_list.close()
+    return results

@@ -40,15 +40,15 @@ def init(url: str, schema: str | None) -> None:
 def run(name: str | None) -> None:
     """Copy what a feed has, or all feeds, one after the other. Exit code 1 if one could not be copied."""
     with open_store() as store, stoppable() as stopped:
-        done = bridge_all(store, stopped.is_set, name)
-        if any(bridged.copied for bridged in done.values()):
+        results = bridge_all(store, stopped.is_set, name)
+        if any(bridged.copied for bridged in results.values()):
             wake(store.settings)
     lines = []
-    for one, bridged in done.items():
+    for feed_name, bridged in results.items():
         text = f"copied {bridged.copied:,}, {bridged.dead:,} dead" if bridged.taken else "left alone"
-        lines.append(one_line(f"{one}: {bridged.error or text}"))
-    answer({one: asdict(bridged) for one, bridged in done.items()}, "\n".join(lines) or None)
-    raise SystemExit(any(bridged.error for bridged in done.values()))
+        lines.append(one_line(f"{feed_name}: {bridged.error or text}"))
+    answer({feed_name: asdict(bridged) for feed_name, bridged in results.items()}, "\n".join(lines) or None)
+    raise SystemExit(any(bridged.error for bridged in results.values()))
 
 
 @feed.command()

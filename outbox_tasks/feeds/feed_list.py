@@ -16,13 +16,13 @@ from outbox_tasks.text import short
 
 log = logging.getLogger("outbox_tasks.bridge")
 
-READ_AGAIN = 10.0
+LIST_SECONDS = 10.0
 """Seconds after which the query for more feeds runs again."""
 
-WRONG = "42"
+WRONG_QUERY = "42"
 """The class of SQLSTATE of errors in a query: no such table or column, no right, or its syntax."""
 
-TIMEOUT = 5.0
+SOURCE_TIMEOUT_SECONDS = 5.0
 """Seconds that a source may take for an answer."""
 
 
@@ -39,7 +39,7 @@ class FeedList:
 
     def places(self) -> dict[str, FeedPlace]:
         """Where each feed is, by name: those of the settings, and those that the query finds."""
-        if time.monotonic() >= self._read_at + READ_AGAIN:
+        if time.monotonic() >= self._read_at + LIST_SECONDS:
             try:
                 self._found = self.listed()
             except ConfigurationError as error:
@@ -57,7 +57,7 @@ class FeedList:
         if self._open is not None and self._open[:2] == (name, place):
             return self._open[2]
         try:
-            source = open_source(name, place.url, place.url_schema, TIMEOUT)
+            source = open_source(name, place.url, place.url_schema, SOURCE_TIMEOUT_SECONDS)
             if self._open is not None and self._open[1].url == place.url:
                 source.adopt(self._open[2])
         finally:
@@ -82,7 +82,7 @@ class FeedList:
         except (DBAPIError, SchemaMissing, DatabaseUnavailable, ValueError) as error:
             cause = error if isinstance(error, ValueError) else getattr(error, "orig", error.__cause__)
             state = getattr(cause, "sqlstate", None) or ""
-            if isinstance(error, DatabaseUnavailable) and not state.startswith(WRONG):
+            if isinstance(error, DatabaseUnavailable) and not state.startswith(WRONG_QUERY):
                 raise
             rule = f"it must be a query for name, url and schema: {short(str(cause))}"
             raise ConfigurationError(setting="feeds.list", value="…", rule=rule) from error

@@ -15,24 +15,24 @@ from typing import Any, ClassVar
 from sqlalchemy import URL
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.feeds.source import ENOUGH, LARGEST, Row, Source
+from outbox_tasks.feeds.source import LOOK_BYTES, MESSAGE_BYTES, Row, Source
 
-WINDOW = 200
+ROWS_A_READ = 200
 """Rows that are read at once: their messages may be large."""
 
-LOWEST = -(2**63)
+BELOW_ALL_NUMBERS = -(2**63)
 """Below all numbers: a writer can choose one."""
 
-DELETED = 1000
+ROWS_A_DELETE = 1000
 """Rows that one statement deletes: its locks are held for a short time."""
 
-OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
+OLDEST_VERSIONS = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 """The first versions that can read JSON as a table."""
 
-OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "unix_socket")
+URL_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "unix_socket")
 """What a URL may say after its question mark: it goes to PyMySQL."""
 
-LASTING = {
+LASTING_ERRORS = {
     1044: "the user has no right to it", 1045: "the user or the password is wrong", 1049: "there is no such database",
     1142: "the user lacks a right", 1143: "the user lacks a right", 1146: "there is no table outbox_feed",
     1054: "outbox_feed has other columns", 1227: "the user lacks a right", 1370: "the user lacks a right",
@@ -50,8 +50,8 @@ class MySQLSource(Source):
     def __init__(self, name: str, url: URL, schema: str | None, timeout: float) -> None:
         super().__init__(name, url, schema, timeout)
         rule = None
-        if unknown := sorted(set(url.query) - {*OPTIONS, "charset"}):
-            rule = f"its option {unknown[0]} is unknown; it may have {', '.join(OPTIONS)}"
+        if unknown := sorted(set(url.query) - {*URL_OPTIONS, "charset"}):
+            rule = f"its option {unknown[0]} is unknown; it may have {', '.join(URL_OPTIONS)}"
         elif not (schema or url.database):
             rule = "it must name a database, as in mysql://user@host/database"
         if rule is not None:
@@ -61,7 +61,7 @@ class MySQLSource(Source):
     def _connect(self) -> Any:
         driver = _driver(self.name)
         url, self._checked = self._url, False
-        options: dict[str, Any] = {name: value for name, value in url.query.items() if name in OPTIONS}
+        options: dict[str, Any] = {name: value for name, value in url.query.items() if name in URL_OPTIONS}
         for name in ("ssl_verify_cert", "ssl_verify_identity"):
             if name in options:
                 options[name] = options[name].lower() in ("1", "true", "yes", "on")
@@ -98,18 +98,18 @@ class MySQLSource(Source):
         self._check(connection)
         self._read(connection, DIRTY)
         high = self._rows(connection, "highest")[0][0]
-        after, size = LOWEST, 0
-        found: list[Row] = []
+        after, size = BELOW_ALL_NUMBERS, 0
+        rows_found: list[Row] = []
         behind: set[str | None] = set()  # keys with a row that is not committed: their later rows wait
-        while high is not None and after < high and len(found) < most and size < ENOUGH:
+        while high is not None and after < high and len(rows_found) < most and size < LOOK_BYTES:
             self._read(connection, DIRTY)
-            there = self._rows(connection, "all", after=after, high=high, most=WINDOW)
+            there = self._rows(connection, "all", after=after, high=high, most=ROWS_A_READ)
             self._read(connection, COMMITTED)
-            last = there[-1][0] if len(there) == WINDOW else high
-            read = self._rows(connection, "look", after=after, high=last, enough=ENOUGH, largest=LARGEST)
+            last = there[-1][0] if len(there) == ROWS_A_READ else high
+            read = self._rows(connection, "look", after=after, high=last, enough=LOOK_BYTES, largest=MESSAGE_BYTES)
             rows = {row[0]: Row(*row) for row in read}
             size += sum(row.size for row in rows.values())
-            if size >= ENOUGH and rows:  # there may be more, which was not read
+            if size >= LOOK_BYTES and rows:  # there may be more, which was not read
                 last = max(rows)
             keys = {number: row.key for number, row in rows.items()}
             keys |= {number: key for number, key in there if number <= last}
@@ -118,10 +118,10 @@ class MySQLSource(Source):
                 if number not in rows:
                     behind.add(key)
                 elif key is None or key not in behind:
-                    found.append(rows[number])
+                    rows_found.append(rows[number])
             after = last
         self._read(connection, COMMITTED)
-        return found[:most]
+        return rows_found[:most]
 
     def _check(self, connection: Any) -> None:
         """Once a connection: whether rows are read and deleted here as they must be."""
@@ -130,7 +130,7 @@ class MySQLSource(Source):
         version, read_only, engine = self._rows(connection, "check", schema_=self._schema)[0]
         kind = "MariaDB" if "MariaDB" in version else "MySQL"
         numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-        if numbers < OLDEST[kind] or "TiDB" in version:
+        if numbers < OLDEST_VERSIONS[kind] or "TiDB" in version:
             raise self._misused(f"it is {kind} {version}; a feed needs MySQL 8.0, MariaDB 10.6, or newer")
         if engine is not None and engine != "InnoDB":
             raise self._misused(f"the table outbox_feed has the engine {engine}, and only InnoDB can roll back rows")
@@ -139,16 +139,16 @@ class MySQLSource(Source):
         self._checked = True
 
     def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
-        for first in range(0, len(rows), DELETED):
-            self._rows(connection, "delete", rows=json.dumps(rows[first : first + DELETED]))
+        for first in range(0, len(rows), ROWS_A_DELETE):
+            self._rows(connection, "delete", rows=json.dumps(rows[first : first + ROWS_A_DELETE]))
 
     def _misuse(self, error: Exception) -> str | None:
         code = error.args[0] if error.args else None
         if code == 1146:
-            return f"{LASTING[code]}. Make it with `outbox-tasks feed init`"
+            return f"{LASTING_ERRORS[code]}. Make it with `outbox-tasks feed init`"
         if isinstance(error, RuntimeError):  # such as a missing package for the server's kind of passwords
             return str(error)
-        return f"{LASTING[code]} ({error.args[-1]})" if code in LASTING else None
+        return f"{LASTING_ERRORS[code]} ({error.args[-1]})" if code in LASTING_ERRORS else None
 
 
 def _driver(name: str) -> Any:

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from outbox_tasks import sql
 from outbox_tasks.database.patient import Patient
-from outbox_tasks.feeds.source import ENOUGH, LARGEST, Row, Source
+from outbox_tasks.feeds.source import LOOK_BYTES, MESSAGE_BYTES, Row, Source
 
 ALL = 0
 """The class that stands for all keys."""
@@ -32,7 +32,7 @@ ALONE: dict[str, Any] = {
 """Parameters that libpq would take from the relay's variables and files if the URL lacks them. The server of a tenant
 must not get the relay's password or its client certificate."""
 
-LASTING = ("28", "3D", "3F", "42")
+LASTING_ERRORS = ("28", "3D", "3F", "42")
 """Classes of SQLSTATE that don't go away by themselves: no login, no database, no schema, no table or no right."""
 
 NO_TABLE = "42P01"
@@ -61,8 +61,8 @@ class PostgresSource(Source):
                 floors[class_] = min(floor, floors.get(class_, floor))
         all_ = floors.pop(ALL, None)
         found = self._rows(
-            connection, "look", high=marks[0][0], floors=json.dumps(floors), all_=all_, most=most, enough=ENOUGH,
-            largest=LARGEST,
+            connection, "look", high=marks[0][0], floors=json.dumps(floors), all_=all_, most=most, enough=LOOK_BYTES,
+            largest=MESSAGE_BYTES,
         )  # fmt: skip
         return [Row(*row) for row in found]
 
@@ -86,7 +86,7 @@ class PostgresSource(Source):
         return cursor.fetchall() if cursor.description else []
 
     def _misuse(self, error: Exception) -> str | None:
-        if not isinstance(error, psycopg.Error) or not (error.sqlstate or "").startswith(LASTING):
+        if not isinstance(error, psycopg.Error) or not (error.sqlstate or "").startswith(LASTING_ERRORS):
             return None
         reason = error.diag.message_primary or str(error)
         return f"{reason}. Make it with `outbox-tasks feed init`" if error.sqlstate == NO_TABLE else reason

@@ -1,5 +1,5 @@
-"""Makes messages of a feed's rows. Anybody may have written a row, so everything is checked; what can't be a message
-becomes a dead letter of `feed.<name>`, which is no destination."""
+"""Makes messages of a feed's rows. Anybody may have written a row, so everything is checked. A row that can't be a
+message becomes a dead letter of `feed.<name>`, which is no destination."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, get_args
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from outbox_tasks.errors import NoRoute
-from outbox_tasks.feeds.source import LARGEST, Row
+from outbox_tasks.feeds.source import MESSAGE_BYTES, Row
 from outbox_tasks.feeds.store import Copy
 from outbox_tasks.model import (
     EVENT_ID,
@@ -27,10 +27,10 @@ from outbox_tasks.model import (
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import is_encodable, is_text
 
-MAX_DESTINATION = 255
-LONGEST_DELAY = 3653 * 86_400.0
-LONGEST_TEXT = 1024 * 1024
-"""Characters. A longer text is copied as base64: in JSON each of its characters could take twelve."""
+DESTINATION_CHARACTERS = 255
+DELAY_SECONDS_AT_MOST = 3653 * 86_400.0
+TEXT_CHARACTERS_AT_MOST = 1024 * 1024
+"""A longer text is copied as base64: in JSON each of its characters could take twelve bytes."""
 UNREADABLE = "outbox.unreadable"
 """The event type of a row that names none."""
 
@@ -39,18 +39,18 @@ OPTIONAL = ("aggregate_type", "aggregate_id", "content_type", "deliver_at", "del
 
 def copied(row: Row, feed: str, settings: Settings) -> Copy:
     """The messages of a row. `settings`: with the feed's routes."""
-    if row.size > LARGEST:
-        why = f"it has {row.size:,} bytes, over the {LARGEST:,} that can be copied; this is its beginning"
+    if row.size > MESSAGE_BYTES:
+        why = f"it has {row.size:,} bytes, over the {MESSAGE_BYTES:,} that can be copied; this is its beginning"
         return unreadable(row, feed, why)
     try:
-        id, said = UUID(row.id), _read(row, feed, settings)
+        id, message = UUID(row.id), _read(row)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         return unreadable(row, feed, str(error))
     try:
-        return Copy(row.number, row.id, _routed(id, said, settings))
+        return Copy(row.number, row.id, _routed(id, message, settings))
     except NoRoute as error:
         # A dead letter too, but with all that `replay` needs to send it, once there is a route.
-        kept = {name: value for name, value in said.items() if name not in ("deliver_at", "delay")}
+        kept = {name: value for name, value in message.items() if name not in ("deliver_at", "delay")}
         lost = {**kept, "id": str(id), "destination": _nowhere(feed)}
         return Copy(row.number, row.id, [lost], str(error), "no_route")
 
@@ -64,7 +64,7 @@ def unreadable(row: Row, feed: str, why: str) -> Copy:
 
 
 def _nowhere(feed: str) -> str:
-    return f"feed.{feed}"[:MAX_DESTINATION]
+    return f"feed.{feed}"[:DESTINATION_CHARACTERS]
 
 
 def _sound(text: str) -> str:
@@ -80,46 +80,47 @@ def _id(row: Row, feed: str) -> UUID:
         return uuid5(NAMESPACE_OID, f"{feed} {row.number} {row.id}")
 
 
-def _read(row: Row, feed: str, settings: Settings) -> dict[str, Any]:
-    """What a row says, checked; perhaps without a destination."""
-    said = json.loads(row.message)
-    _need(isinstance(said, dict), "it is not a JSON object")
-    made = {"content_type": "application/json", **{name: said[name] for name in OPTIONAL if said.get(name) is not None}}
-    made["event_type"] = said.get("event_type")
-    _need_text("event_type", made["event_type"], MAX_EVENT_TYPE, 1)
+def _read(row: Row) -> dict[str, Any]:
+    """The message of a row, checked; perhaps without a destination. Raises `ValueError` or `TypeError`."""
+    source = json.loads(row.message)
+    _need(isinstance(source, dict), "it is not a JSON object")
+    message = {"content_type": "application/json"}
+    message |= {name: source[name] for name in OPTIONAL if source.get(name) is not None}
+    message["event_type"] = source.get("event_type")
+    _need_text("event_type", message["event_type"], MAX_EVENT_TYPE, 1)
     if row.key is not None:
         _need_text("ordering_key", row.key, MAX_KEY, 1)
-        made["key"] = row.key
-    _add_payload(made, said)
-    _check(made)
-    if (named := said.get("destination")) is not None:
-        _need_text("destination", named, MAX_DESTINATION, 1)
-        made["destination"] = named
-    return made
+        message["key"] = row.key
+    _add_payload(message, source)
+    _check(message)
+    if (destination := source.get("destination")) is not None:
+        _need_text("destination", destination, DESTINATION_CHARACTERS, 1)
+        message["destination"] = destination
+    return message
 
 
-def _routed(id: UUID, said: dict[str, Any], settings: Settings) -> list[dict[str, Any]]:
+def _routed(id: UUID, message: dict[str, Any], settings: Settings) -> list[dict[str, Any]]:
     """A message for each destination. Raises `NoRoute`."""
-    if "destination" in said:
-        return [{**said, "id": str(id)}]
-    if "key" in said and (route := settings.route(said["event_type"])) is not None and route.latest:
-        said.setdefault("latest", True)
-    names = settings.routed(said["event_type"])
+    if "destination" in message:
+        return [{**message, "id": str(id)}]
+    if "key" in message and (route := settings.route(message["event_type"])) is not None and route.latest:
+        message.setdefault("latest", True)
+    names = settings.routed(message["event_type"])
     if len(names) > 1:
-        said["headers"] = {EVENT_ID: str(id), **said.get("headers", {})}
-    ids = [id if n == 0 else sibling(id, name) for n, name in enumerate(names)]
-    return [{**said, "id": str(own), "destination": name} for own, name in zip(ids, names, strict=True)]
+        message["headers"] = {EVENT_ID: str(id), **message.get("headers", {})}
+    ids = [id, *(sibling(id, name) for name in names[1:])]
+    return [{**message, "id": str(own_id), "destination": name} for own_id, name in zip(ids, names, strict=True)]
 
 
-def _add_payload(made: dict[str, Any], said: dict[str, Any]) -> None:
-    text, data = said.get("text"), said.get("data")
+def _add_payload(message: dict[str, Any], source: dict[str, Any]) -> None:
+    text, data = source.get("text"), source.get("data")
     if text is not None:
         _need(isinstance(text, str) and is_encodable(text), "its text is no text")
-        if len(text) > LONGEST_TEXT or "\0" in text:  # PostgreSQL's JSON has no NUL
+        if len(text) > TEXT_CHARACTERS_AT_MOST or "\0" in text:  # PostgreSQL's JSON has no NUL
             _need_room(body := text.encode())
-            made["data"] = b64encode(body).decode()
+            message["data"] = b64encode(body).decode()
         else:
-            made["text"] = text
+            message["text"] = text
         return
     if not isinstance(data, str):
         raise TypeError("it has neither text nor data")
@@ -128,7 +129,7 @@ def _add_payload(made: dict[str, Any], said: dict[str, Any]) -> None:
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"its data is not base64: {error}") from None
     _need_room(body)
-    made["data"] = data
+    message["data"] = data
 
 
 def _need_room(payload: bytes) -> None:
@@ -137,18 +138,18 @@ def _need_room(payload: bytes) -> None:
     )
 
 
-def _check(made: dict[str, Any]) -> None:
+def _check(message: dict[str, Any]) -> None:
     for name in ("aggregate_type", "aggregate_id", "content_type"):
-        if name in made:
-            _need_text(name, made[name], MAX_TEXT, 0)
-    _need(made.get("priority", "normal") in get_args(Priority), "its priority is not high, normal or low")
-    _need(isinstance(made.get("latest", False), bool), "its latest is not true or false")
-    delay = made.get("delay", 0)
-    _need(type(delay) in (int, float) and 0 <= delay <= LONGEST_DELAY, "its delay is no number of seconds")
-    if "deliver_at" in made:
-        at = datetime.fromisoformat(made["deliver_at"])
+        if name in message:
+            _need_text(name, message[name], MAX_TEXT, 0)
+    _need(message.get("priority", "normal") in get_args(Priority), "its priority is not high, normal or low")
+    _need(isinstance(message.get("latest", False), bool), "its latest is not true or false")
+    delay = message.get("delay", 0)
+    _need(type(delay) in (int, float) and 0 <= delay <= DELAY_SECONDS_AT_MOST, "its delay is no number of seconds")
+    if "deliver_at" in message:
+        at = datetime.fromisoformat(message["deliver_at"])
         _need(at.tzinfo is not None, "its deliver_at has no time zone")
-    headers = made.get("headers", {})
+    headers = message.get("headers", {})
     _need(isinstance(headers, dict), "its headers are no JSON object")
     _need(all(is_text(name) and is_text(value) for name, value in headers.items()), "its headers are not all text")
     size = size_of_headers(headers)

@@ -50,9 +50,9 @@ class Feeds(Satellite):
     def copy(self, store: Any, stop: Callable[[], bool]) -> bool:
         if not store.settings.feeds:
             return False
-        from outbox_tasks.feeds.bridge import LONGEST, bridge_all
+        from outbox_tasks.feeds.bridge import RUN_SECONDS, bridge_all
 
-        return any(bridged.more for bridged in bridge_all(store, stop, longest=LONGEST).values())
+        return any(bridged.more for bridged in bridge_all(store, stop, longest=RUN_SECONDS).values())
 
     def maintain(self, store: Any) -> None:
         from outbox_tasks.feeds.store import Feeds

@@ -19,22 +19,23 @@ from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.tables import statements
 from outbox_tasks.text import redacted, said, without_secrets
 
-TIMEOUT = 10.0
+TIMEOUT_SECONDS = 10.0
+"""A source has so long for a sign of life."""
 
-LONGEST_CALL = 4
-"""In `timeout`s. A call that takes longer is cut off, even if the server sends a byte now and then."""
+CALL_TIMEOUTS = 4
+"""A call that takes so many timeouts is cut off, even if the server sends a byte now and then."""
 
-COUNTED = 10_000
-"""`lag` counts so many rows at most."""
+ROWS_COUNTED = 10_000
+"""`lag` counts up to so many rows."""
 
-ENOUGH = 16 * 1024 * 1024
-"""Bytes. A look that has found rows of this size finds no more."""
+LOOK_BYTES = 16 * 1024 * 1024
+"""A look that has read rows of so many bytes reads no more."""
 
-LARGEST = 400 * 1024 * 1024
-"""Bytes of a message that is read as a whole: the largest `max_bytes` in base64, and some more."""
+MESSAGE_BYTES = 400 * 1024 * 1024
+"""A message of up to so many bytes is read as a whole: the largest `max_bytes` in base64, and some more."""
 
-OLDEST = 1e10
-"""Seconds. No row is said to be older: anybody can write an infinite time."""
+AGE_SECONDS_AT_MOST = 1e10
+"""No row is said to be older: anybody can write an infinite time."""
 
 SOURCES = {
     "postgres": "outbox_tasks.feeds.postgres:PostgresSource",
@@ -49,21 +50,22 @@ NO_SOURCE = {"mssql": NO_SERVER.format("SQL Server"), "oracle": NO_SERVER.format
 
 
 class Row(NamedTuple):
+    """A row of a feed."""
+
     number: int
     id: str
     key: str | None
     size: int
     """Bytes of the message."""
     message: str
-    """If it has more than `LARGEST` bytes, its beginning."""
+    """If it has more than `MESSAGE_BYTES` bytes, its beginning."""
 
 
 class Source(ABC):
     """A feed in its database. It connects when first used; after trouble, at the next use.
 
-    A call waits at most `timeout` seconds for a sign of the server, and takes at most `LONGEST_CALL` times as long. It
-    raises `SourceTrouble`. A source is for one thread at a
-    time."""
+    A call waits at most `timeout` seconds for a sign of the server, and takes at most `CALL_TIMEOUTS` times as long. It
+    raises `SourceTrouble`. A source is for one thread at a time."""
 
     dialect: ClassVar[str]
     style: ClassVar[str]
@@ -80,12 +82,12 @@ class Source(ABC):
         self._by_hand = False
 
     def look(self, most: int) -> list[Row]:
-        """The first rows that may be copied now, by number: no later commit can bring an earlier row of their key."""
+        """The first rows that may be copied now, by number. No later commit can bring an earlier row of their keys."""
         with self._connection() as connection:
             return self._look(connection, most)
 
     def delete(self, rows: Sequence[tuple[int, str]]) -> None:
-        """Delete rows by number and id: a source that was restored may have given a number again. What is gone
+        """Delete rows by number and id: a source that was restored may have given a number again. A row that is gone
         already is no error."""
         if rows:
             with self._connection() as connection:
@@ -99,18 +101,18 @@ class Source(ABC):
         )
 
     def lag(self) -> tuple[int, float]:
-        """How many rows are there, `COUNTED` at most, and the age of the oldest in seconds."""
+        """How many rows there are, counted to `ROWS_COUNTED`, and the age of the oldest in seconds."""
         with self._connection() as connection:
-            count, age = self._rows(connection, "lag", most=COUNTED)[0]
-            return count, min(max(0.0, float(age or 0.0)), OLDEST)
+            count, age = self._rows(connection, "lag", most=ROWS_COUNTED)[0]
+            return count, min(max(0.0, float(age or 0.0)), AGE_SECONDS_AT_MOST)
 
     def ddl(self) -> str:
-        """What `init` runs."""
+        """The statements that `init` runs."""
         return "".join(f"{statement};\n\n" for statement in self._statements())
 
     def init(self) -> str:
-        """Create what is missing. Returns the statements that were run. A person does this, so `PGPASSWORD` and the
-        like count, as for psql. For the relay only the URL counts."""
+        """Create the tables that are missing. Returns the statements that were run. A person does this, so `PGPASSWORD`
+        and the like count, as for psql. For the relay only the URL counts."""
         self._by_hand = True
         with self._connection() as connection:
             for statement in self._statements():
@@ -155,8 +157,8 @@ class Source(ABC):
 
     def _rows(self, connection: Any, verb: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a file of this dialect."""
-        found = self._verb(verb)
-        return self._execute(connection, found.text.decode(), found.values(parameters))
+        statement = self._verb(verb)
+        return self._execute(connection, statement.text.decode(), statement.values(parameters))
 
     def _verb(self, verb: str) -> sql.Statement:
         folder = sql.FEEDS[self.dialect]
@@ -176,7 +178,7 @@ class Source(ABC):
         except Exception as error:
             self.close()
             if self._cut_off:
-                raise self._unavailable(f"its answer took more than {LONGEST_CALL * self.timeout:g} s") from error
+                raise self._unavailable(f"its answer took more than {CALL_TIMEOUTS * self.timeout:g} s") from error
             raise self._trouble(error) from error
         except BaseException:  # such as a task's time limit
             self.close()
@@ -186,14 +188,14 @@ class Source(ABC):
     def _in_time(self) -> Iterator[None]:
         """Cuts the connection when the time is over: a time limit for one read begins anew with each byte."""
         self._cut_off = False
-        timer = threading.Timer(LONGEST_CALL * self.timeout, self._cut)
+        timer = threading.Timer(CALL_TIMEOUTS * self.timeout, self._cut)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-            timer.join()  # while it cuts, nothing may open a socket that could get the same number
+            timer.join()  # a socket that is opened while the timer cuts could get the same number
 
     def _cut(self) -> None:
         self._cut_off = True
@@ -222,7 +224,7 @@ class Source(ABC):
         return self._url.render_as_string(hide_password=False)
 
 
-def open_source(name: str, url: str, schema: str | None = None, timeout: float = TIMEOUT) -> Source:
+def open_source(name: str, url: str, schema: str | None = None, timeout: float = TIMEOUT_SECONDS) -> Source:
     """The source of a feed, by the URL's scheme. It connects when first used. Raises `ConfigurationError`."""
     setting = f"feeds.{name}.url"
     try:

@@ -13,9 +13,9 @@ from sqlalchemy import URL
 
 from outbox_tasks import sql
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.feeds.source import ENOUGH, LARGEST, Row, Source
+from outbox_tasks.feeds.source import LOOK_BYTES, MESSAGE_BYTES, Row, Source
 
-LASTING = {
+LASTING_ERRORS = {
     sqlite3.SQLITE_AUTH, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }  # fmt: skip
@@ -23,7 +23,7 @@ LASTING = {
 
 ANOTHER_TABLE = "Somebody has put another table in the place of the one that `outbox-tasks feed init` makes"
 
-DELETED = 200
+ROWS_A_DELETE = 200
 """Rows that one transaction deletes: writers wait for it."""
 
 
@@ -58,16 +58,16 @@ class SQLiteSource(Source):
         return super().init()
 
     def _leave_replaced_file(self) -> None:
-        """Whoever restores a backup may put another file in place of the one that is open here."""
+        """Somebody who restores a backup may have put another file in the place of the open one."""
         if self._open is not None and self._identity != self._file():
             self.close()
 
     def _file(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _connect(self) -> Any:
         self._identity = self._file()
@@ -80,31 +80,32 @@ class SQLiteSource(Source):
         )
         connection.text_factory = _any_text
         if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
-            # Writers wait while we delete, so don't wait for the disk. A delete that a power cut undoes is done again.
+            # Writers wait while rows are deleted, so a delete does not wait for the disk. If a power cut undoes a
+            # delete, the next run deletes the rows again.
             connection.execute("PRAGMA synchronous = NORMAL")
         return connection
 
     def _look(self, connection: Any, most: int) -> list[Row]:
         look = self._verb("look")
-        found: list[Row] = []
+        rows: list[Row] = []
         size = 0
-        values = look.values({"most": most, "largest": LARGEST})
+        values = look.values({"most": most, "largest": MESSAGE_BYTES})
         with closing(connection.execute(look.text.decode(), values)) as cursor:
             for number, id, key, bytes_, message in cursor:
                 if type(number) is not int:
                     raise self._misused(f"a row has the number {number!r:.40}. {ANOTHER_TABLE}")
                 key = None if key is None else _text(key)
-                found.append(Row(number, _text(id), key, bytes_ or 0, _text(message)))
-                size += found[-1].size + len(found[-1].id)
-                if size > ENOUGH:
+                rows.append(Row(number, _text(id), key, bytes_ or 0, _text(message)))
+                size += rows[-1].size + len(rows[-1].id)
+                if size > LOOK_BYTES:
                     break
-        return found
+        return rows
 
     def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
-        for first in range(0, len(rows), DELETED):
+        for first in range(0, len(rows), ROWS_A_DELETE):
             # A transaction that only becomes a writer later fails at once if somebody has written since it began.
             connection.execute("BEGIN IMMEDIATE")
-            for number, id in rows[first : first + DELETED]:
+            for number, id in rows[first : first + ROWS_A_DELETE]:
                 self._rows(connection, "delete", number=number, id=id)
             connection.execute("COMMIT")
 
@@ -115,7 +116,7 @@ class SQLiteSource(Source):
         code = getattr(error, "sqlite_errorcode", None)
         if "no such table" in str(error):
             return f"{error}. Make it with `outbox-tasks feed init`"
-        return str(error) if code is not None and code & 0xFF in LASTING else None
+        return str(error) if code is not None and code & 0xFF in LASTING_ERRORS else None
 
 
 def _any_text(value: bytes) -> str:

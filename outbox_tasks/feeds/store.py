@@ -1,5 +1,5 @@
-"""What a bridge keeps in the relay's database. Each method is one short transaction; none is open while a source is
-asked."""
+"""What a bridge keeps in the relay's database. Each method is one short transaction. No transaction is open while a
+source is asked."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings.pipe import USUAL_STATEMENT_SECONDS
 
-HOLD = 60.0
-"""Seconds that a lease goes on after a copy. A bridge that takes longer loses it, and copies nothing more."""
+LEASE_SECONDS = 60.0
+"""A lease lasts so long after each copy. A bridge that takes longer loses it, and copies nothing more."""
 
-SLOWEST = 1024 * 1024
-"""Characters that are copied in a second, at the least."""
+CHARACTERS_A_SECOND = 1024 * 1024
+"""The database copies at least so much in a second: the time limit of a copy follows from it."""
 
-LONGEST_PAUSE = 30.0
-"""Seconds between two tries of a source that fails."""
+PAUSE_SECONDS_AT_MOST = 30.0
+"""Between two tries of a source that fails."""
 
-SHOWN = 1_000
-"""Feeds that people see."""
+FEEDS_SHOWN = 1_000
+"""People see so many feeds."""
 
 
 class Copy(NamedTuple):
@@ -43,28 +43,29 @@ class Feeds:
         self._database = database
 
     def take(self, feed: str, token: str) -> list[tuple[int, str]] | None:
-        """Take the lease. Returns what was copied and perhaps not deleted; None if the lease is not to be had."""
+        """Take the lease. Returns the rows that were copied and perhaps not deleted, as number and id; None: another
+        bridge has the lease, or the source failed just now."""
         with self._database.transaction() as run:
-            if not run("feeds/take.sql", feed=feed, token=token, holder=holder(), hold=HOLD):
+            if not run("feeds/take.sql", feed=feed, token=token, holder=holder(), hold=LEASE_SECONDS):
                 return None
             return [(row.number, row.id) for row in run("feeds/left.sql", feed=feed)]
 
     def copy(self, feed: str, token: str, rows: Sequence[Copy], *, clean: bool = True) -> set[int] | None:
         """Write rows that were not copied before. Returns their numbers; None if the lease is lost. `clean`: see
         `end`."""
-        row = json.dumps([{"number": one.number, "id": one.id, "messages": one.messages} for one in rows])
-        limit = (self._database.settings.statement_timeout or USUAL_STATEMENT_SECONDS) + len(row) / SLOWEST
+        row = json.dumps([{"number": each.number, "id": each.id, "messages": each.messages} for each in rows])
+        limit = (self._database.settings.statement_timeout or USUAL_STATEMENT_SECONDS) + len(row) / CHARACTERS_A_SECOND
         with self._database.transaction(limit) as run:
             run("feeds/durable.sql")
-            found = run("feeds/copy.sql", feed=feed, token=token, row=row, hold=HOLD, clean=clean)
-            if not found:
+            answer = run("feeds/copy.sql", feed=feed, token=token, row=row, hold=LEASE_SECONDS, clean=clean)
+            if not answer:
                 return None
-            fresh = set(found[0].numbers)
-            dead = [one for one in rows if one.dead is not None and one.number in fresh]
+            copied = set(answer[0].numbers)
+            dead = [each for each in rows if each.dead is not None and each.number in copied]
             if dead:
-                said = [{"id": one.messages[0]["id"], "code": one.code, "error": one.dead} for one in dead]
-                run("feeds/bury.sql", message=json.dumps(said), destination=dead[0].messages[0]["destination"])
-        return fresh
+                letters = [{"id": each.messages[0]["id"], "code": each.code, "error": each.dead} for each in dead]
+                run("feeds/bury.sql", message=json.dumps(letters), destination=dead[0].messages[0]["destination"])
+        return copied
 
     def end(
         self,
@@ -78,16 +79,16 @@ class Feeds:
         """Give the lease back. `clean`: all that was copied is deleted at the source. After an error nobody takes it
         for some seconds, which grow with each run."""
         waiting, age = lag or (None, None)
-        seen = {"waiting": waiting, "age": age, "error": error, "most": LONGEST_PAUSE}
+        seen = {"waiting": waiting, "age": age, "error": error, "most": PAUSE_SECONDS_AT_MOST}
         self._database.ask("feeds/end.sql", feed=feed, token=token, clean=clean, **seen)
 
     def wanted(self, names: Sequence[str]) -> list[str]:
-        """Those that nobody copies now, and whose source did not fail just now."""
+        """The feeds of these names that no bridge copies now, and whose source did not fail just now."""
         return [row.name for row in self._database.ask("feeds/wanted.sql", names=json.dumps(names))]
 
     def states(self) -> list[FeedState]:
-        """Of `SHOWN` feeds: those in trouble first, then those whose rows wait longest."""
-        return [FeedState(*row) for row in self._database.ask("feeds/states.sql", most=SHOWN)]
+        """Of `FEEDS_SHOWN` feeds: those in trouble first, then those whose rows wait longest."""
+        return [FeedState(*row) for row in self._database.ask("feeds/states.sql", most=FEEDS_SHOWN)]
 
     def forget(self, age: float, most: int) -> int:
         """Forget batches that were copied so many seconds ago. Returns how many."""

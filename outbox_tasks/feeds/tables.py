@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outbox_tasks import sql
 
-TABLES = ("inbox.sql", "feed.sql")
+FILES = ("inbox.sql", "feed.sql")
 """What an application in Python needs."""
 
 LANGUAGES = {"mysql": ("publish_procedure.sql",), "postgresql": ("publish_function.sql",), "sqlite": ()}
@@ -18,6 +18,6 @@ def statements(dialect: str, schema: str | None = None, *, languages: bool = Fal
     In the files an empty line stands between two statements, and nowhere else."""
     sql.check_dialect(dialect, sql.FEEDS)
     folder = sql.FEEDS[dialect]
-    names = TABLES + (LANGUAGES[folder] if languages else ())
+    names = FILES + (LANGUAGES[folder] if languages else ())
     parts = (part for name in names for part in sql.source(f"feeds/{folder}/{name}").split(";\n\n"))
     return [sql.rendered(part, schema, quote=sql.quote_of(dialect))[0] for part in parts]

@@ -42,7 +42,7 @@ class FeedWriter:
     def write(self, session: AnySession, messages: Iterable[Message]) -> list[UUID]:
         """Check all messages, then insert them. Returns their ids."""
         ids: list[UUID] = []
-        made: list[Row] = []
+        table_rows: list[Row] = []
         trace = tracing.current()
         name, settings = "", self._settings
         for message in messages:
@@ -52,12 +52,12 @@ class FeedWriter:
                 settings = with_routes_of(settings, name)
             id, own = rows(message, settings, trace)
             ids.append(id)
-            made.extend(own)
-        if made:
-            opened = transaction(session, made[0]["event_type"])
+            table_rows.extend(own)
+        if table_rows:
+            opened = transaction(session, table_rows[0]["event_type"])
             place = _place(self._schema(name))
-            if not opened.defers(place.table, place.insert, made):
-                place.insert(opened.connection(place.table), made)
+            if not opened.defers(place.table, place.insert, table_rows):
+                place.insert(opened.connection(place.table), table_rows)
             if self.nudge is not None:
                 opened.wake(self.nudge.of(Target("feed", name)))
         return ids
@@ -85,9 +85,9 @@ class _Place:
         metadata = MetaData(schema=schema and quoted_name(schema, True))
         self.table = Table(TABLE, metadata, Column("id", Text, primary_key=True))
 
-    def insert(self, connection: AnyConnection, made: list[Row]) -> None:
-        event_type = made[0]["event_type"]
-        each = [_parameters(row) for row in made]
+    def insert(self, connection: AnyConnection, table_rows: list[Row]) -> None:
+        event_type = table_rows[0]["event_type"]
+        each = [_parameters(row) for row in table_rows]
         try:
             if len(each) == 1:
                 execute(connection, self._publish, each[0], event_type)

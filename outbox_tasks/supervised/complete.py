@@ -31,8 +31,8 @@ def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
     schema = run.settings.database_schema
     messages = tables(schema).messages
     following = run.rows_after(result)
-    said = json.dumps([{**run.run._asdict(), **run.returned(result)}])
-    parameters = {"run": said, "row": json.dumps(following), "soon": False}
+    end = json.dumps([{**run.run._asdict(), **run.returned(result)}])
+    parameters = {"run": end, "row": json.dumps(following), "soon": False}
     try:
         ended = opened.run(_verb("supervised/end.sql", schema), parameters, messages)
     except Exception as error:  # each driver and framework has errors of its own

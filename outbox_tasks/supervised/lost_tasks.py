@@ -1,7 +1,7 @@
-"""Finds handed-over tasks that their broker has lost, so that they don't wait for their deadline; and lets those wait
-on that the broker still has, so that a long queue is not filled with copies.
+"""Finds handed-over tasks that their broker has lost: they are sent again before their deadline. Tasks that the broker
+still has may wait beyond it, so that a long queue is not filled with copies.
 
-The claim asks before it claims. A mistake costs a copy that does not run.
+It looks before a claim. A mistake costs a copy that does not run.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
 
-EVERY = 5.0
+LOOK_SECONDS = 5.0
 """Seconds between two looks."""
 
-SOON = 1.5
-"""So many times that ahead, a task that would be sent again is asked about: before the next look."""
+LOOKS_AHEAD = 1.5
+"""A look is about tasks whose deadline comes before so many looks."""
 
-SURE = 2.0
-"""A task that was handed over less than so many seconds before a look may be between the queue and its run."""
+BEGIN_SECONDS = 2.0
+"""Seconds that a task may be on its way from the queue to its run."""
 
-AT_ONCE = 10_000
-"""Tasks that one statement changes."""
+TASKS_A_STATEMENT = 10_000
+"""Tasks that one statement changes at most."""
 
-SLACK = 20
-"""So many tasks, or a tenth, may be between the queue and their runs while the queue is counted as long."""
+TASKS_ON_THE_WAY = 20
+"""So many tasks of a long queue, or a tenth of it, may be on their way from the queue to their runs."""
 
 
 def look_before_claims(resources: Resources) -> None:
@@ -55,13 +55,13 @@ def look_before_claims(resources: Resources) -> None:
 
 @dataclass(slots=True)
 class Memory:
-    """What the last look at a destination saw."""
+    """What the last look at a destination has seen."""
 
     canary: frozenset[str] | None = None
     at: datetime | None = None
-    """When it was, by the database's clock."""
+    """The time of the look, by the database's clock."""
     empty_at: dict[str, datetime] = field(default_factory=dict)
-    """The same, by queue, if that was empty."""
+    """By queue, if it was empty: the time of the look."""
     heads: dict[str, datetime] = field(default_factory=dict)
     """By queue, when the task at its front was handed over."""
 
@@ -74,8 +74,8 @@ class LostTasks:
         self._destinations = {n: d for n, d in store.settings.destinations.items() if d.scheme == "celery"}
         self._brokers: dict[str, TaskBroker] = {}
         self._memories: dict[str, Memory] = {name: Memory() for name in self._destinations}
-        shortest = min((d.confirm_within for d in self._destinations.values()), default=EVERY)
-        self._every = min(EVERY, shortest / 2)
+        shortest = min((d.confirm_within for d in self._destinations.values()), default=LOOK_SECONDS)
+        self._every = min(LOOK_SECONDS, shortest / 2)
         self._next = 0.0
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class LostTasks:
         self._next = now + self._every
         asked = [{"destination": name, "queue": each.queue} for name, each in self._destinations.items()]
         rows = self._store.ask(
-            "supervised/handed_over.sql", asked=json.dumps(asked), soon=SOON * self._every, late=LATE
+            "supervised/handed_over.sql", asked=json.dumps(asked), soon=LOOKS_AHEAD * self._every, late=LATE
         )
         for name in self._memories.keys() - {row.destination for row in rows}:
             self._memories[name].empty_at.clear()
@@ -117,51 +117,56 @@ class LostTasks:
                 self._look_at_queue(destination, broker, row)
 
     def _emptied(self, name: str, broker: TaskBroker, now: datetime) -> datetime | None:
-        """Whether the broker has lost what it got before this time: our key is gone; or it has none of the tokens that
-        the last look saw, so somebody made it anew, and what came since that look may be there."""
-        memory, found = self._memories[name], broker.canary()
-        before, memory.canary, memory.at = (memory.canary, memory.at), found, now
-        if found is None:
+        """The time before which the broker has lost all tasks; None: it has lost none, or nobody knows. There are three
+        cases.
+
+        1. Our key is there, with a token that the last look has seen: the broker has lost nothing.
+        2. Our key is gone: all that was handed over until now is lost.
+        3. Our key has none of the tokens that the last look has seen. Somebody has emptied the broker and made the key
+           anew since then. Tasks that came after the last look may be there."""
+        memory, tokens = self._memories[name], broker.canary()
+        (earlier_tokens, earlier_look), memory.canary, memory.at = (memory.canary, memory.at), tokens, now
+        if tokens is None:
             return None
-        if not found:
+        if not tokens:
             return now
-        seen, at = before
-        return at if seen and not seen & found else None
+        return earlier_look if earlier_tokens and not earlier_tokens & tokens else None
 
     def _look_at_queue(self, destination: Destination, broker: TaskBroker, row: Any) -> None:
-        first = broker.first(row.queue)  # what was in front of it has been taken by now
+        first = broker.first(row.queue)  # workers have taken all tasks that were in front of this one
         waiting, held = broker.waiting(row.queue)
-        # A worker that does not supervise may have taken the task: it says nothing, and nothing is lost.
+        # A worker that does not supervise may have taken the task. It says nothing, and nothing is lost.
         if row.heard and held is not None and self._look_before(destination, row.queue, first, held):
-            return  # what is due again now must not wait on
+            return  # its lost tasks are due again, and must not wait longer
         empty_at = self._memories[destination.name].empty_at
         if waiting or held or held is None or not row.heard:
             empty_at.pop(row.queue, None)
         else:
             if row.queue in empty_at:
-                self._end(destination, row.queue, empty_at[row.queue], SURE, f"queue {row.queue} is empty")
+                self._end(destination, row.queue, empty_at[row.queue], BEGIN_SECONDS, f"queue {row.queue} is empty")
             empty_at[row.queue] = row.now
-        # Without knowing what workers hold, any queue that is not empty counts as long: such brokers keep their tasks.
-        expected = row.count - max(SLACK, row.count // 10) if held is not None else 1
+        # If nobody knows how many tasks workers hold, each queue that is not empty counts as long: such brokers keep
+        # their tasks.
+        expected = row.count - max(TASKS_ON_THE_WAY, row.count // 10) if held is not None else 1
         if row.ending and waiting and waiting + (held or 0) >= expected:
-            waits = {"soon": SOON * self._every, "within": destination.confirm_within}
+            waits = {"soon": LOOKS_AHEAD * self._every, "within": destination.confirm_within}
             self._all("supervised/wait_on.sql", **self._of(destination, row.queue), **waits)
 
     def _look_before(self, destination: Destination, queue: str, first: str | None, held: int) -> bool:
-        """A queue is in order. So what was handed over before the task at its front is with a worker, or lost. Tasks of
-        priorities are not in order, and one look is not enough: a worker may be just beginning a task. Returns whether
-        some are lost."""
+        """Whether tasks are lost that were handed over before the task at the front of the queue. A queue is in order:
+        such tasks are with a worker, or lost. It takes two looks, because a worker may be just beginning a task. Tasks
+        with priorities are not in order."""
         heads = self._memories[destination.name].heads
         last = heads.pop(queue, None)
         if first is None:
             return False
-        parameters = {**self._of(destination, queue), "first": first, "last": last, "sure": SURE}
-        for found in self._store.ask("supervised/overtaken.sql", **parameters):
-            if last is not None and found.count > held:
-                self._end(destination, queue, last, SURE, f"queue {queue} has gone past them")
+        parameters = {**self._of(destination, queue), "first": first, "last": last, "sure": BEGIN_SECONDS}
+        for row in self._store.ask("supervised/overtaken.sql", **parameters):
+            if last is not None and row.count > held:
+                self._end(destination, queue, last, BEGIN_SECONDS, f"queue {queue} has gone past them")
                 return True
-            if found.head is not None:
-                heads[queue] = found.head
+            if row.head is not None:
+                heads[queue] = row.head
         return False
 
     def _end(self, destination: Destination, queue: str | None, before: datetime, sure: float, why: str) -> None:
@@ -175,7 +180,7 @@ class LostTasks:
     def _all(self, verb: str, **parameters: Any) -> int:
         total = 0
         while True:
-            [[changed]] = self._store.ask(verb, **parameters, most=AT_ONCE)
+            [[changed]] = self._store.ask(verb, **parameters, most=TASKS_A_STATEMENT)
             total += int(changed)
-            if changed < AT_ONCE:
+            if changed < TASKS_A_STATEMENT:
                 return total

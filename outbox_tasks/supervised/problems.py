@@ -15,8 +15,8 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import many, shell_line, some, span
 from outbox_tasks.writing.eager import REMEDY, eager
 
-NEWEST_MESSAGES = 1_000
-"""Workers are asked about the tasks of so many messages."""
+MESSAGES_READ = 1_000
+"""The check reads the names of tasks from so many messages, the newest ones."""
 
 SUPERVISE = (
     "Start a worker of the application that serves it, and whose module calls outbox.supervise(app).\n"
@@ -25,7 +25,7 @@ SUPERVISE = (
 
 
 def unknown(site: Site) -> Problems:
-    """Whether supervised workers got tasks that they don't know. They say so in their heartbeats."""
+    """Whether workers that supervise got tasks that they don't know. Their heartbeats say so."""
     tasks = sorted(site.heartbeats.unknown_tasks.items())
     yield from first_ones(tasks, lambda pair: _unknown(*pair), "task")
 
@@ -38,7 +38,7 @@ def unregistered(site: Site) -> Problems:
     for name, destination in celery.items():
         if task := destination.option("task"):
             asked[name].add((task, destination.queue))
-    for row in site.look("tasks", asked=list(celery), most=NEWEST_MESSAGES):
+    for row in site.look("tasks", asked=list(celery), most=MESSAGES_READ):
         made = celery[row.destination].option("task") or row.event
         asked[row.destination].add((row.task or made, row.queue or celery[row.destination].queue))
     lacking: dict[str, set[str]] = {}

@@ -27,27 +27,26 @@ from outbox_tasks.writing.rows import Row, rows
 
 
 class Copy(NamedTuple):
-    """What the header of a supervised task says. The relay adds it; see `docs/supervised-tasks.md`."""
+    """What the header of a supervised task says. The relay adds the header: see `docs/supervised-tasks.md`."""
 
     id: str
     of: str
-    """Which outbox."""
+    """The identity of its outbox."""
     lease: float
     content: str
     token: str
-    """Of its run. The worker's main process adds it as it receives the copy."""
+    """The token of its run. The worker's main process adds it as it receives the copy."""
     body: str = ""
-    """A digest of the body that came with the header. The main process adds it, too."""
+    """A digest of the body that came with the header. The main process adds it too."""
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Copy | None:
-        """None: it is no supervised task, or its header can't be read: see `is_ours`."""
-        said: Any = headers.get(RUN)
+        """None: there is no such header, or it can't be read: see `is_ours`."""
+        header: Any = headers.get(RUN)
         try:
-            id, of, lease, content = UUID(said["id"]), UUID(said["of"]), float(said["lease"]), str(said["content"])
-            copy = cls(
-                str(id), str(of), lease, content, str(UUID(said.get("token") or str(uuid4()))), str(said.get("body"))
-            )
+            token, body = str(UUID(header.get("token") or str(uuid4()))), str(header.get("body"))
+            id, of = str(UUID(header["id"])), str(UUID(header["of"]))
+            copy = cls(id, of, float(header["lease"]), str(header["content"]), token, body)
         except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
             return None
         return copy if 0 < copy.lease <= WEEK_SECONDS else None
@@ -55,8 +54,8 @@ class Copy(NamedTuple):
     @staticmethod
     def is_ours(headers: Mapping[str, Any]) -> bool:
         """Whether a relay wrote the header, readable or not. Others may name a header as we do."""
-        said = headers.get(RUN)
-        return isinstance(said, dict) and {"id", "of"} <= said.keys()
+        header = headers.get(RUN)
+        return isinstance(header, dict) and {"id", "of"} <= header.keys()
 
     @property
     def run(self) -> Run:
@@ -64,8 +63,8 @@ class Copy(NamedTuple):
 
 
 class SupervisedRun:
-    """A task that has begun to run. What Celery sends for it goes here instead of to the broker: its retry, and what
-    follows it."""
+    """A task that has begun to run. Celery's messages for it are kept here instead of being sent: its retry, and the
+    tasks that follow it."""
 
     def __init__(self, settings: Settings, nudge: Nudge | None, run: Run, task: Any, begun: Begun | None) -> None:
         self.settings = settings
@@ -74,29 +73,29 @@ class SupervisedRun:
         self.task = task
         self.request = task.request
         self.begun = begun
-        """What the row said, if that is known."""
+        """What the row said as it began; None: nobody knows."""
         self.destination = begun and begun.destination
         self.waited = begun and begun.waited
         self.frees_key = begun is not None and begun.key is not None
         """Whether another message of its key may be due when it has ended."""
         self.following: list[tuple[str | None, Row]] = []
-        """What follows it, as rows, each with its task id."""
+        """The tasks that follow it, as rows, each with its task id."""
         self.replaced = False
-        """Another task takes its place: see `Task.replace`."""
+        """Whether another task takes its place: see `Task.replace`."""
         self.unwritable: Exception | None = None
-        """Why something that follows it can't be written."""
+        """Why a task that follows it can't be written."""
         self.keeps_value = False
-        """The archive is to keep what the task returns."""
+        """Whether the archive keeps what the task returns."""
         self._began = time.monotonic()
         self.completed = False
-        """A transaction that completed it was committed."""
+        """Whether a transaction that completed it was committed."""
 
     def target_of(self, task_id: str | None, parent_id: str | None) -> Target | None:
         """Where a message goes that Celery sends for the running task; None: to the broker."""
-        if current_task.request is not self.request:  # of a task that this one has called
+        if current_task.request is not self.request:  # a task that the running one has called sends it
             return None
         if parent_id is None and task_id != self.request.id:
-            return None  # the body of a chord: the result backend has counted its header, and counts only once
+            return None  # the body of a chord: the result backend has counted the chord's header, and counts only once
         return self.target
 
     @property
@@ -107,14 +106,16 @@ class SupervisedRun:
     def follow(self, message: Message) -> None:
         """Keep a message until the run ends. It is written in the same transaction."""
         try:
-            own = self.destination if message.aggregate_id == self.request.id else None
-            destination = own or self.settings.task_destination(message.event_type)
+            same_task = message.aggregate_id == self.request.id
+            destination = (self.destination if same_task else None) or self.settings.task_destination(
+                message.event_type
+            )
             refuse_unaccepted(message, self.settings.destinations[destination])
-            _, made = rows(replace(message, to=destination), self.settings, tracing.current())
+            _, following = rows(replace(message, to=destination), self.settings, tracing.current())
         except Exception as error:
             self.unwritable = error
             raise
-        self.following += [(message.aggregate_id, row) for row in made]
+        self.following += [(message.aggregate_id, row) for row in following]
 
     @property
     def ran(self) -> float:
@@ -122,7 +123,7 @@ class SupervisedRun:
         return round(time.monotonic() - self._began, 6)
 
     def returned(self, value: Any) -> dict[str, Any]:
-        """What its end says, beside its id and token."""
+        """What the record of its end says, beside its id and token."""
         return {"value": json.dumps(value), "ran": self.ran} if self.keeps_value else {}
 
     @property
@@ -135,12 +136,12 @@ class SupervisedRun:
         return [row for _, row in self.following]
 
     def is_completed(self, *_: Any, **__: Any) -> None:
-        """That transaction was committed."""
+        """Called when the transaction that completes it was committed."""
         self.completed = True
 
     def rows_after(self, result: Any) -> list[Row]:
-        """What follows the task if it ends with this result. Celery itself sends these only after the task has
-        ended."""
+        """The rows of the tasks that follow if the task ends with this result. Celery itself sends these tasks only
+        after the task has ended."""
         kept, self.following = self.following, []
         try:
             with capturing(self.target):

@@ -26,7 +26,7 @@ class Received(NamedTuple):
     task: str
     id: str
     body: str
-    """A digest: see `model.content`. Empty: it has not seen the body."""
+    """A digest of the body: see `model.content`. Empty: the worker has not seen the body."""
 
 
 class Begun(NamedTuple):
@@ -39,11 +39,11 @@ class Begun(NamedTuple):
     """Seconds since it was handed over."""
 
 
-UNKNOWN_WAIT = 1.0
-"""Seconds until a task is sent again that a worker does not know, at first."""
+UNKNOWN_WAIT_SECONDS = 1.0
+"""Seconds until a task that a worker does not know is sent again. They double with each time that nobody began it."""
 
-MAX_TRACEBACK = 4000
-"""How many characters of a traceback the row keeps, the last ones."""
+TRACEBACK_CHARACTERS = 4000
+"""The row keeps so many characters of a traceback, the last ones."""
 
 Row = Mapping[str, Any]
 """A message to write, as `writing.rows` makes it."""
@@ -61,9 +61,9 @@ class Runs(Database):
     def begin(
         self, run: Run, content: str, hold: float, holder: str | None = None, received: Received | None = None
     ) -> Begun | None:
-        """Begin a run; None: another copy has begun it, or it is over, or the row is being sent again, or the worker
-        has `received` another task (without it: one that the relay made of a message). `content`: as the copy's header
-        says. It has `hold` seconds to say that it still runs."""
+        """Begin a run. None: another copy has begun it, it is over, its row is being sent again, or the worker has
+        received another task than the row says. Without `received` the relay made the task of a message. `content`: as
+        the copy's header says. Within `hold` seconds the run must be renewed."""
         received = received or Received("", run.id, "")
         parameters = {
             "id": run.id,
@@ -76,32 +76,33 @@ class Runs(Database):
             "hold": hold,
             "holder": holder or processes.holder(),
         }
-        # The relay may have been just settling it: then a second look finds it.
+        # The first look finds no row while the relay moves it from its lease to the runs. The second look finds it.
         rows = self.ask("supervised/begin.sql", **parameters) or self.ask("supervised/begin.sql", **parameters)
         return next((Begun._make(row) for row in rows), None)
 
     def whereabouts(self, id: str) -> tuple[str, str | None] | None:
-        """The state of a row that could not begin, and who holds it or held it last. None: there is no such row."""
-        found = self.ask("supervised/whereabouts.sql", ids=[id])
-        return (found[0].state, found[0].locked_by) if found else None
+        """The state of a row that could not begin, and its last holder. None: there is no such row."""
+        rows = self.ask("supervised/whereabouts.sql", ids=[id])
+        return (rows[0].state, rows[0].locked_by) if rows else None
 
     def renew(self, holds: Mapping[Run, float]) -> dict[str, bool]:
-        """Say that runs still run, each for so many seconds. Returns the tokens of those that were not given up: a
-        worker may have an old run and a new one of the same row. False: it was not renewed, because a transaction that
-        is open has locked the row; as a rule its own, which ends it."""
+        """Extend the leases of runs, each by its own seconds. Returns, by token, the runs that still have their rows: a
+        worker may have an old and a new run of one row. False: the run was not renewed, because an open transaction
+        has locked its row. As a rule this is the transaction that ends the run."""
         rows = [{**run._asdict(), "hold": hold} for run, hold in holds.items()]
         return {row.token: row.renewed for row in self.ask("supervised/renew.sql", run=json.dumps(rows))}
 
-    def lose(self, lost: Iterable[Run]) -> set[str]:
-        """Runs whose workers are gone: the next claim sends them again. Returns the ids of those that were theirs."""
-        return {row.id for row in self.ask("supervised/lose.sql", run=json.dumps([run._asdict() for run in lost]))}
+    def lose(self, runs: Iterable[Run]) -> set[str]:
+        """Give up runs whose workers are gone: the next claim sends them again. Returns the ids of the runs that still
+        had their rows."""
+        return {row.id for row in self.ask("supervised/lose.sql", run=json.dumps([run._asdict() for run in runs]))}
 
     def done(self, run: Run, following: Sequence[Row] = (), returned: Mapping[str, Any] | None = None) -> bool:
         """The task has run. `following`: messages to write in the same transaction. `returned`: see run/end.sql."""
         return self._ended("supervised/end.sql", run, following, returned or {}, soon=True)
 
     def discard(self, run: Run, code: str, error: str) -> bool:
-        """Nobody wants the task any more, or it asked not to be recorded."""
+        """The task was revoked, has expired, or raised Ignore or Reject."""
         return self._ended("supervised/end.sql", run, (), {"state": "discarded", **_error(code, error)}, soon=True)
 
     def dead(
@@ -114,33 +115,35 @@ class Runs(Database):
         ran: float | None = None,
     ) -> bool:
         """The task has failed for good, after so many seconds. `code`: the name of the exception's type."""
-        trace = storable(traceback[-MAX_TRACEBACK:]) if traceback else None
-        said = {**_error(code, error), "traceback": trace, "ran": ran}
+        trace = storable(traceback[-TRACEBACK_CHARACTERS:]) if traceback else None
+        facts = {**_error(code, error), "traceback": trace, "ran": ran}
         blocks = [name for name in self.settings.destinations if self.settings.dead_blocks(name)]
-        return self._ended("supervised/fail.sql", run, following, said, blocks=blocks)
+        return self._ended("supervised/fail.sql", run, following, facts, blocks=blocks)
 
     def retry(self, run: Run, copy: Row, wait: float, code: str, error: str) -> bool:
         """The task asks to be run again after `wait` seconds, as `copy` says."""
         data = copy.get("data") or b64encode(copy["text"].encode()).decode()
-        said = {"data": data, "headers": copy["headers"], "content_type": copy["content_type"], "wait": wait}
-        return bool(self.ask("supervised/retry.sql", run=_rows(run, said | _error(code, error))))
+        facts = {"data": data, "headers": copy["headers"], "content_type": copy["content_type"], "wait": wait}
+        return bool(self.ask("supervised/retry.sql", run=_rows(run, facts | _error(code, error))))
 
     def requeue(self, run: Run, within: float) -> bool:
-        """The worker has put its copy back into the broker; a worker must begin it `within` so many seconds."""
+        """The worker has put its copy back into the broker. `within`: seconds in which a worker must begin it."""
         return bool(self.ask("supervised/requeue.sql", run=_rows(run, {"within": within})))
 
     def unknown(self, copy_of: str, content: str, holder: str) -> bool:
-        """A worker has dropped a copy, because it does not know the task. False: the row does not wait for it, or is
-        due sooner."""
-        return bool(self.ask("supervised/unknown.sql", id=copy_of, content=content, wait=UNKNOWN_WAIT, holder=holder))
+        """A worker has dropped a copy of a task that it does not know. False: the row does not wait for this copy, or
+        it is sent again sooner than in `UNKNOWN_WAIT_SECONDS`."""
+        return bool(
+            self.ask("supervised/unknown.sql", id=copy_of, content=content, wait=UNKNOWN_WAIT_SECONDS, holder=holder)
+        )
 
-    def _ended(self, verb: str, run: Run, following: Sequence[Row], said: Mapping[str, Any], **more: Any) -> bool:
-        return bool(self.ask(verb, run=_rows(run, said), row=json.dumps(list(following)), **more))
+    def _ended(self, verb: str, run: Run, following: Sequence[Row], facts: Mapping[str, Any], **more: Any) -> bool:
+        return bool(self.ask(verb, run=_rows(run, facts), row=json.dumps(list(following)), **more))
 
 
 def _error(code: str, error: str) -> dict[str, str | None]:
     return {"code": storable(code[:MAX_CODE]), "error": storable(error[:MAX_ERROR])}
 
 
-def _rows(run: Run, said: Mapping[str, Any]) -> str:
-    return json.dumps([{**run._asdict(), **said}])
+def _rows(run: Run, facts: Mapping[str, Any]) -> str:
+    return json.dumps([{**run._asdict(), **facts}])

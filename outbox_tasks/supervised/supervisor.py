@@ -33,23 +33,25 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-WAITS = (0.1, 0.3, 0.6, 1.0)
-"""Seconds between tries while the database is away; the last one repeats."""
+PAUSES_SECONDS = (0.1, 0.3, 0.6, 1.0)
+"""Pauses between tries while the database is away. The last one repeats."""
 
-BEGIN_PATIENCE, END_PATIENCE = 3.0, 15.0
-"""Seconds to try for. A task that could not begin goes back to the broker; one that could not end must run again."""
+BEGIN_TRIES_SECONDS, END_TRIES_SECONDS = 3.0, 15.0
+"""For so long a begin and an end are tried. A task that could not begin goes back to the broker. A task whose end could
+not be recorded runs again, so its end is tried for longer."""
 
-CANNOT = "this worker can't run supervised tasks, and puts them off: %s"
+CANNOT_SUPERVISE = "this worker can't run supervised tasks, and puts them off: %s"
 
-PUT_OFF = 10.0
+PUT_OFF_SECONDS = 10.0
 """Seconds after which a task that could not begin is tried again."""
 
 AWAY = (DatabaseUnavailable, SchemaMissing, ConfigurationError)
-"""Also: no rights, an older schema, and no database that is configured."""
+"""Errors after which a begin or an end is tried again: the database is away, its tables are missing or of another
+release, a right is missing, or no database is configured."""
 
 
 class Supervisor:
-    """One for an app."""
+    """Begins and ends the supervised tasks of one app."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self.app = app
@@ -76,41 +78,43 @@ class Supervisor:
             opened[0].close()
 
     def check(self) -> bool:
-        """Log an error if this worker can't run supervised tasks. It runs its other tasks all the same. False: it has
-        no database, so it can't run them later either."""
+        """Log an error if this worker can't run supervised tasks; it runs its other tasks all the same. False: no
+        database is configured, so it can't run them later either."""
         try:
             runs = Runs.connect(self.settings)
         except ConfigurationError as error:
-            log.error(CANNOT, error)
+            log.error(CANNOT_SUPERVISE, error)
             return False
         nobody = Run(str(uuid4()), str(uuid4()))
         try:
             Store(runs.engine, self.settings).check_version()
-            for use in (runs.lose, runs.renew):  # finds no row, but needs the rights
+            for use in (runs.lose, runs.renew):  # they find no row, but need the rights
                 use({nobody: 1.0})
             runs.done(nobody)
         except OutboxError as error:
-            log.error(CANNOT, error)
+            log.error(CANNOT_SUPERVISE, error)
         finally:
             runs.close()
         return True
 
     def begin(self, task: Any, copy: Copy | None) -> None:
-        """Begin the run of a copy; `Ignore`, if it is not to run here and now. None: its header can't be read."""
+        """Begin the run of a copy. `copy` is None if its header can't be read. Raises `Ignore` if it must not run here
+        and now."""
         if copy is None:
             log.error("task %s is not run: this worker can't read its header %r", task.request.id, RUN)
             raise Ignore
         run = copy.run
         try:
             received = Received(task.name, task.request.id, copy.body)
-            begun = _patiently(partial(self._begin, run, copy, received), BEGIN_PATIENCE)
+            begun = _patiently(partial(self._begin, run, copy, received), BEGIN_TRIES_SECONDS)
         except AWAY as error:
             self._put_off(task, error)
             raise Ignore from None
         supervised.set(SupervisedRun(self.settings, self.nudge, run, task, begun))
 
     def _begin(self, run: Run, copy: Copy, received: Received, again: bool) -> Begun | None:
-        """Returns what the row said, if that is known. Nothing runs unless the database says so."""
+        """What the row says as it begins; None: the answer of a first try was lost, and nobody knows. Raises `Ignore`
+        unless the database has begun this run."""
         runs, identity = self._runs.get()
         if copy.of != identity:
             text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
@@ -119,21 +123,21 @@ class Supervisor:
         begun = runs.begin(run, copy.content, copy.lease, received=received)
         if begun is not None:
             return begun
-        where = runs.whereabouts(copy.id)
-        if again and where is not None and runs.renew({run: copy.lease}):
-            return None  # the first try has begun it, and its answer was lost
-        state, by = where or ("forgotten", None)
+        place = runs.whereabouts(copy.id)
+        if again and place is not None and runs.renew({run: copy.lease}):
+            return None  # the first try has begun the run, and its answer was lost
+        state, by = place or ("forgotten", None)
         log.info("a copy of task %s is not run: the task is %s%s", copy.id, state, f" ({by})" if by else "")
         raise Ignore
 
     def _put_off(self, task: Any, error: Exception) -> None:
         """Send a copy to the queue that this one came from."""
         request = task.request
-        log.error("task %s waits for %g s, because it can't begin: %s", request.id, PUT_OFF, error)
+        log.error("task %s waits for %g s, because it can't begin: %s", request.id, PUT_OFF_SECONDS, error)
         headers = {**(request.headers or {}), RUN: vars(request)[RUN]}
         try:
             with direct():
-                task.signature_from_request(request, countdown=PUT_OFF, headers=headers).apply_async()
+                task.signature_from_request(request, countdown=PUT_OFF_SECONDS, headers=headers).apply_async()
         except Exception:
             log.exception("task %s could not be put off; the relay sends it again when its time is over", request.id)
 
@@ -143,15 +147,15 @@ class Supervisor:
         facts = {"destination": run.destination, "state": state, "waited": run.waited, "seconds": run.ran}
         task_ran.send(sender=self.app, task=run.task.name, **facts)
         try:
-            ours = _patiently(partial(self._end, run, state, retval), END_PATIENCE)
+            is_recorded = _patiently(partial(self._end, run, state, retval), END_TRIES_SECONDS)
         except AWAY as error:
             text = "the end of task %s (%s) could not be recorded, so it will run again: %s"
             log.error(text, run.request.id, state, error)
             return
-        if not ours and run.completed:
+        if not is_recorded and run.completed:
             if state != states.SUCCESS:
                 log.warning("task %s ended as %s after it was completed, which counts", run.request.id, state)
-        elif not ours:
+        elif not is_recorded:
             text = "task %s ended as %s, but its lease had run out: the task runs again, or has run again"
             log.warning(text, run.request.id, state)
         elif (following or run.frees_key) and self.nudge is not None:
@@ -176,7 +180,8 @@ class Supervisor:
         elif state == states.REJECTED:
             ended = runs.requeue(run.run, self._within(run) if run.task.acks_late else 0.0)
         else:
-            ended = bool(runs.lose([run.run]))  # the process is ending
+            ended = bool(runs.lose([run.run]))  # no state: the process ends
+        # If the row is gone, an earlier try has recorded the end, and its answer was lost.
         return ended or (again and runs.whereabouts(run.run.id) is None)
 
     def _retry(self, runs: Runs, run: SupervisedRun, retval: Any) -> bool:
@@ -191,7 +196,7 @@ class Supervisor:
     def _die(
         self, runs: Runs, run: SupervisedRun, code: str, error: str, trace: str, following: Sequence[Row] = ()
     ) -> bool:
-        """The run has failed for good. The signals of it come from here: no process of the relay sees its end."""
+        """The run has failed for good. Its signals are sent here: no process of the relay sees the end of a run."""
         if not runs.dead(run.run, code, error, trace, following, run.ran):
             return False
         begun = run.begun or Begun(0, "", None, 0.0)
@@ -216,13 +221,14 @@ def _described(error: BaseException) -> tuple[str, str, str]:
 
 
 def _patiently(act: Callable[[bool], R], seconds: float) -> R:
-    """Try again while the database is away. `act` is told whether it is called again."""
+    """Call `act` until it raises none of `AWAY`, for so many seconds. Its argument says whether this is not the first
+    call."""
     deadline = time.monotonic() + seconds
-    for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
+    for number, pause in enumerate(chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1]))):
         try:
-            return act(tried > 0)
+            return act(number > 0)
         except AWAY:
-            if time.monotonic() + wait > deadline:
+            if time.monotonic() + pause > deadline:
                 raise
-            time.sleep(wait)
-    raise AssertionError  # the waits have no end
+            time.sleep(pause)
+    raise AssertionError  # the pauses have no end

@@ -38,24 +38,25 @@ from outbox_tasks.wire.celery_message import RUN
 
 log = logger(__name__)
 
-EVERY = 5.0
+HEARTBEAT_SECONDS = 5.0
 """Seconds between two heartbeats, and between two renewals at most."""
 
-SHARE = 3
-"""A lease is renewed so many times before it would run out."""
+RENEWALS_A_LEASE = 3
+"""A lease is renewed this often before it would run out."""
 
-SETTLED_WITHIN = 5.0
-"""Seconds after which a copy's row has been settled, as a rule. A worker may get the copy before that."""
+SETTLE_SECONDS = 5.0
+"""Seconds after which the relay has settled the row of a copy, as a rule. A worker may get the copy earlier."""
 
-UNKNOWN_FOR = 180.0
-"""Seconds for which a heartbeat names a task that its worker does not know. A further copy comes sooner than that."""
+UNKNOWN_SECONDS = 180.0
+"""Seconds for which a heartbeat names a task that its worker does not know. The next copy comes earlier."""
 
-AGAIN = 1.0
+RETRY_SECONDS = 1.0
 """Seconds until the next try while the database is away, and until a second look."""
 
 
 class _Impatient(Runs):
-    """A run that ends in a transaction of its own may hold its row for long. The others do not wait for it."""
+    """A run that ends in the application's own transaction may lock its row for long. Renewals of other runs don't wait
+    for that."""
 
     session: ClassVar = {**PIPE, "lock_timeout": "500"}
 
@@ -69,11 +70,11 @@ class _Received:
         self.run = copy.run
         self.lease = copy.lease
         self.active = False
-        """It was running at the last look."""
+        """Whether it ran at the last look."""
         self.held = False
-        """A renewal has found its row."""
+        """Whether a renewal has found its row, ever."""
         self.missed = False
-        """The last renewal has not."""
+        """Whether the last renewal has not found its row."""
 
 
 class Watch:
@@ -86,8 +87,8 @@ class Watch:
         self._received: dict[str, _Received] = {}
         """By token."""
         self._acts: deque[Callable[[Runs], object]] = deque()
-        """What the thread is to write."""
-        self._every, self._soon = EVERY, False
+        """What the thread writes next."""
+        self._every, self._soon = HEARTBEAT_SECONDS, False
         self._consumer: Any = None
         self._wanted, self._ended = threading.Event(), False
         self._thread: threading.Thread | None = None
@@ -112,15 +113,15 @@ class Watch:
         copy = Copy.read(request.request_dict)
         if copy is None or sender.app is not self._app:
             return
-        copy = copy._replace(token=str(uuid4()), body=_digest(request))  # what it came with is of another run
+        copy = copy._replace(token=str(uuid4()), body=_digest(request))  # a token in the header is that of another run
         request.request_dict[RUN] = copy._asdict()
         self._received[copy.token] = _Received(request, copy)
-        if copy.lease / SHARE < self._every:
-            self._every = copy.lease / SHARE
+        if copy.lease / RENEWALS_A_LEASE < self._every:
+            self._every = copy.lease / RENEWALS_A_LEASE
             self._wanted.set()
 
     def _on_failure(self, task_id: str | None = None, exception: Any = None, **_: Any) -> None:
-        """Celery's main process reports what a process of the pool can't: that it is gone."""
+        """A process of the pool is gone, or was killed after a hard time limit. Only the main process can report it."""
         if os.getpid() != self._pid or not isinstance(exception, WorkerLostError | TimeLimitExceeded):
             return
         for each in [each for each in list(self._received.values()) if each.task_id == task_id]:
@@ -128,28 +129,28 @@ class Watch:
                 error = f"it ran for longer than its hard time limit: {exception}"
                 self._do(partial(Runs.dead, run=each.run, code="TimeLimitExceeded", error=error, traceback=None))
             else:
-                self._do(partial(Runs.lose, lost=[each.run]))
+                self._do(partial(Runs.lose, runs=[each.run]))
 
     def _on_revoked(self, sender: Any = None, request: Any = None, expired: bool = False, **_: Any) -> None:
         copy = Copy.read(vars(request))
         if copy is None or os.getpid() != self._pid or sender.app is not self._app:
             return
-        # If it was revoked before it came, Celery has not shown its body.
+        # Celery has not shown the body of a task that was revoked before it came.
         received = Received(request.task, request.id, copy.body if copy.token in self._received else "")
         self._do(partial(_discard, copy=copy, received=received, code="expired" if expired else "revoked"))
 
     def _on_unknown(self, sender: Any = None, message: Any = None, name: str | None = None, **_: Any) -> None:
-        """Another release of the application knows the task. Celery has dropped this copy."""
+        """Celery has dropped a copy of a task that this worker does not know. Another release may know it."""
         copy = Copy.read(message.headers)
         if copy is None or sender.app is not self._app:
             return
         log.error("task %s is not run: this worker knows no %r; the relay sends it again soon", copy.id, name)
         self._unknown = {**self._unknown, str(name): round(time.time(), 3)}
-        self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + SETTLED_WITHIN))
+        self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + SETTLE_SECONDS))
 
     def _note_unknown(self, runs: Runs, copy: Copy, by: str, until: float) -> None:
         noted = copy.of != runs.identity() or runs.unknown(copy.id, copy.content, by)
-        if not noted and time.monotonic() < until:  # the relay may be just settling it as handed over
+        if not noted and time.monotonic() < until:  # the relay may not have settled the row as handed over yet
             self._acts.append(partial(self._note_unknown, copy=copy, by=by, until=until))
             self._soon = True
 
@@ -175,7 +176,7 @@ class Watch:
         self._thread.start()
 
     def _on_shutdown(self, sender: Any = None, **_: Any) -> None:
-        """The pool has ended, and with it all runs."""
+        """The worker ends. Its pool has ended, and with the pool all runs."""
         if self._thread is not None and os.getpid() == self._pid:
             self._ended = True
             self._wanted.set()
@@ -183,26 +184,28 @@ class Watch:
 
     def _run(self) -> None:
         runs = _Impatient.connect(self._supervisor.settings)
-        beaten, wait = -EVERY, 0.0
+        beaten, wait = -HEARTBEAT_SECONDS, 0.0
         while not self._ended:
             self._wanted.wait(wait)
             self._wanted.clear()
             try:
                 self._write(runs)
-                if time.monotonic() - beaten >= EVERY:
+                if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
                     beaten = time.monotonic()
-                    self._unknown = {name: at for name, at in self._unknown.items() if at > time.time() - UNKNOWN_FOR}
+                    self._unknown = {
+                        name: at for name, at in self._unknown.items() if at > time.time() - UNKNOWN_SECONDS
+                    }
                     facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3), "unknown": self._unknown}
                     runs.ask("report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE)
-                wait = AGAIN if self._soon else self._every
+                wait = RETRY_SECONDS if self._soon else self._every
             except OutboxError as error:
                 log.warning("the leases of running tasks were not renewed: %s", error)
-                wait = AGAIN
+                wait = RETRY_SECONDS
             except Exception:
                 log.exception("the leases of running tasks were not renewed")
-                wait = AGAIN
+                wait = RETRY_SECONDS
             finally:
-                # Keep no connection open meanwhile: a process that the pool forks must not share it.
+                # Keep no connection open between two looks: a process that the pool forks would share it.
                 runs.close()
         name = {"name": self._heartbeat["name"], "started": self._heartbeat["facts"]["started"]}
         try:
@@ -228,11 +231,11 @@ class Watch:
             except Exception:
                 log.exception("the end of a run was not recorded")
         if gone:
-            # Nothing changes for a run that has said how it ended.
+            # A run that has recorded its end has no row any more, and is not found.
             runs.lose(gone)
 
     def _seen(self) -> tuple[list[_Received], list[Run]]:
-        """The copies that run, and the runs that ran at the last look and do not any more."""
+        """The copies that run now, and the runs that ran at the last look and have ended since."""
         running, gone = [], []
         for token, each in list(self._received.items()):
             request = each.request()
@@ -246,17 +249,20 @@ class Watch:
         return running, gone
 
     def _renew(self, runs: Runs, running: list[_Received]) -> None:
-        ours = runs.renew({each.run: each.lease for each in running}) if running else {}
+        renewed = runs.renew({each.run: each.lease for each in running}) if running else {}
         for each in running:
-            mine = each.run.token in ours
-            if not mine and each.missed and each.held:
+            has_row = each.run.token in renewed
+            if not has_row and each.missed and each.held:
                 self._look(runs, each)
-            each.missed, each.held = not mine, each.held or mine
-        self._soon = any(each.missed and each.held for each in running) or not all(ours.values())
+            each.missed, each.held = not has_row, each.held or has_row
+        self._soon = any(each.missed and each.held for each in running) or not all(renewed.values())
 
     def _look(self, runs: Runs, each: _Received) -> None:
-        """A task runs on, and its row has not been this run's for two looks. If the task has completed itself, that is
-        right. Otherwise its worker could not say for too long that it runs, and another one has it."""
+        """A task still runs, but two looks have not found its row with its token. There are two cases.
+
+        1. The task has completed itself: its row is gone, and all is well.
+        2. The worker could not renew the lease in time: the row is due again, or another worker runs it. Then the task
+           is stopped here."""
         each.held = False
         state, by = runs.whereabouts(each.run.id) or (None, None)
         if state not in ("leased", "handed over", "running"):
@@ -265,7 +271,7 @@ class Watch:
         text = "the lease of task %s ran out while it ran; it is %s now (%s), so it is stopped here"
         log.error(text, each.task_id, state, by)
         if request is not None and isinstance(self._consumer.pool, prefork.TaskPool):
-            # In the main thread, which talks to the pool. Celery reports it as retried.
+            # The main thread talks to the pool, so it must cancel the task. Celery reports the task as retried.
             self._consumer.timer.call_after(0, request.cancel, (self._consumer.pool, "KILL"))
 
 
@@ -275,7 +281,7 @@ def _digest(request: Any) -> str:
 
 
 def _discard(runs: Runs, copy: Copy, received: Received, code: str) -> None:
-    """Archive a task that was revoked or has expired, whether or not it has begun."""
+    """Archive a task that was revoked or has expired, whether or not it had begun."""
     run = copy.run
     error = "it was to be run before now" if code == "expired" else "it was revoked"
     if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease, received=received):

@@ -151,7 +151,7 @@ class TestFiles:
     def test_are_written_in_lots_that_fit_into_memory(
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(exporting, "LOT", 1_000_000)
+        monkeypatch.setattr(exporting, "READ_BYTES", 1_000_000)
         largest = 0
         read = Store.ask
 

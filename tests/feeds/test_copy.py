@@ -160,7 +160,7 @@ def test_what_only_the_database_refuses_is_found_by_halving(box: Box, feeds: Fee
 def test_rows_that_are_too_much_for_one_statement_are_copied_a_few_at_a_time(
     box: Box, app: App, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.feeds.bridge.LARGEST_COPY", 4_000)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.COPY_BYTES", 4_000)
     written = app.write(3) + app.write(1, text="x" * 5_000) + app.write(20, text="y" * 500)
     store = Store.connect(settings(database_schema=box.schema))
     sizes: list[int] = []
@@ -195,7 +195,7 @@ def test_a_row_that_nobody_could_copy_is_a_dead_letter_with_its_beginning(
     box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("feeds.rows", "feeds.sqlite"):
-        monkeypatch.setattr(f"outbox_tasks.{module}.LARGEST", 200_000)
+        monkeypatch.setattr(f"outbox_tasks.{module}.MESSAGE_BYTES", 200_000)
     app.write(1, text=300_000 * "x")
     good = app.write(1)
     assert run(feeds, app.source, storage) == Bridged(copied=2, dead=1)
@@ -373,7 +373,7 @@ def test_what_was_copied_is_forgotten_only_once_it_is_deleted(box: Box, feeds: F
 
 def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """But it copies something, however slow the source is."""
-    monkeypatch.setattr("outbox_tasks.feeds.bridge.BATCH", 5)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.ROWS_A_COPY", 5)
     app.write(20)
     done = bridge(feeds, app.source, storage.settings, longest=0.0)
     assert (done.copied, done.more) == (5, True)
@@ -389,8 +389,8 @@ def relayed(store: Store, receiver: Receiver) -> Counter[Step]:
 def test_a_drain_sends_between_two_copies_of_a_large_feed(
     app: App, storage: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.feeds.bridge.BATCH", 5)
-    monkeypatch.setattr("outbox_tasks.feeds.bridge.LONGEST", 0.0)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.ROWS_A_COPY", 5)
+    monkeypatch.setattr("outbox_tasks.feeds.bridge.RUN_SECONDS", 0.0)
     written = app.write(20)
     store = Store.connect(settings(database_schema=storage.settings.database_schema, feeds={"shop": {"url": app.url}}))
     left: list[int] = []

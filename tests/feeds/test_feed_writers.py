@@ -317,7 +317,7 @@ class TestTheNudge:
     def test_one_task_of_each_feed_waits_at_most(
         self, place: Place, settings: MakeSettings, broker_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(feeds, "NUDGED_FOR", 60.0)  # this machine may be slow
+        monkeypatch.setattr(feeds, "BEGIN_SECONDS", 60.0)  # this machine may be slow
         made = settings(broker_url=broker_url)
         app = Celery("relay", broker=broker_url, set_as_current=False)
         tenant = ["eu"]
@@ -348,8 +348,8 @@ class TestTheNudge:
             publish("eu")
             assert eventually(taken) == [(FEED_TASK, ["eu"])]
             broker = Broker(app, made)
-            for n in range(feeds.MANY + 5):  # nobody takes them
+            for n in range(feeds.WAITING_TASKS_AT_MOST + 5):  # nobody takes them
                 feeds.wake_feed(broker, f"tenant-{n}")
-            assert client.llen(FEED_QUEUE) == feeds.MANY
-            client.delete(FEED_QUEUE, *(f"outbox.nudged.tenant-{n}" for n in range(feeds.MANY + 5)))
+            assert client.llen(FEED_QUEUE) == feeds.WAITING_TASKS_AT_MOST
+            client.delete(FEED_QUEUE, *(f"outbox.nudged.tenant-{n}" for n in range(feeds.WAITING_TASKS_AT_MOST + 5)))
             client.delete("outbox.nudged.eu", "outbox.nudged.us")

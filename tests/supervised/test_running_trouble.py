@@ -37,7 +37,7 @@ def queue(app: Celery, redis_url: str, worker: Worker) -> Iterator[Callable[[], 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "BEGIN_PATIENCE", 0.3)
+    monkeypatch.setattr(supervisor, "BEGIN_TRIES_SECONDS", 0.3)
 
 
 def execute(engine: Engine, statement: str) -> None:
@@ -109,7 +109,7 @@ def test_an_end_that_can_not_be_recorded_is_tried_again(
 def test_an_end_that_is_never_recorded_leaves_the_row_to_its_lease(
     app: Celery, worker: Worker, call: Call, rows: Rows, engine: Engine, schema: str, caplog: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(supervisor, "END_PATIENCE", 0.3)
+    monkeypatch.setattr(supervisor, "END_TRIES_SECONDS", 0.3)
     id = call()
     gone = away(engine, schema)
     app.act = lambda task: gone.__enter__()
