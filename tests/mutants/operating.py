@@ -6,14 +6,15 @@ ROOM, SQL = "outbox_tasks/operating", "outbox_tasks/sql"
 PROBLEMS = "tests/unit/test_problems.py"
 STATUS = "tests/unit/test_destination_status.py"
 WORKERS = "tests/integration/test_problems_workers.py"
-MESSAGES = "tests/integration/test_problems_messages.py"
-TRANSACTIONS = "tests/integration/test_problems_transactions.py"
+MESSAGES = "tests/integration/test_problems_messages.py::test_a_limit_that_a_person_has_set_and_that_lets_messages_wait"
+TRANSACTIONS = "tests/integration/test_problems_transactions.py::test_a_prepared_transaction"
 RIGHTS = "tests/integration/test_rights_of_others.py"
+LOCKS, ROWS = f"{RIGHTS}::TestALockOfAStranger", f"{RIGHTS}::TestRowLevelSecurity"
 WAITS = "tests/integration/test_waits.py"
-BACKGROUND = "tests/integration/test_background.py"
+BACKGROUND = "tests/integration/test_background.py::TestTrouble"
 ACTS, TRY, FIND = "tests/storage/test_acts.py", "tests/storage/test_try.py", "tests/storage/test_find.py"
-COUNTS = "tests/integration/test_counts.py"
-LIMITS = "tests/integration/test_limits.py"
+COUNTS = "tests/integration/test_counts.py::TestOldest"
+LIMITS = "tests/integration/test_limits.py::test_the_command_shows_sets_and_clears_limits"
 
 FAULTS = [
     Fault(
@@ -95,13 +96,6 @@ FAULTS = [
     ),
     Fault(
         f"{ROOM}/messages/acts.py",
-        "            if changed is None:\n                return None",
-        "            if changed is None:\n                break",
-        BACKGROUND,
-        "a late process ends the act that another one goes on with",
-    ),
-    Fault(
-        f"{ROOM}/messages/acts.py",
         "left = None if most is None else max(0, most - count)",
         "left = most",
         BACKGROUND,
@@ -159,10 +153,10 @@ FAULTS = [
     Fault(f"{SQL}/doctor/open_writers.sql", "WHERE w.pid IS DISTINCT FROM pg_backend_pid()", "WHERE w.pid <> "
           "pg_backend_pid()", TRANSACTIONS, "a prepared transaction is no reason why a message waits"),
     Fault(f"{SQL}/doctor/locks.sql", "l.objsubid = 1 AND l.mode = 'ShareLock' AND l.granted",
-          "l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted", RIGHTS,
+          "l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted", LOCKS,
           "a stranger who holds the marks of writers is not named"),
     Fault(f"{SQL}/doctor/hidden.sql", "AND row_security_active(c.oid)", "AND c.relrowsecurity AND NOT pg_has_role("
-          "c.relowner, 'USAGE')", RIGHTS, "rows that are hidden from their owner are not missed"),
+          "c.relowner, 'USAGE')", ROWS, "rows that are hidden from their owner are not missed"),
     Fault(f"{SQL}/look/heads.sql", "AND (k.token IS NOT NULL OR k.due > now())", "AND k.token IS NOT NULL", COUNTS,
           "what waits behind a dead letter counts as due"),
     Fault(f"{SQL}/report/beat.sql", "WHERE h.seen_at <= excluded.seen_at\n", "", "tests/storage/test_reports.py",
