@@ -52,7 +52,7 @@ def under_way(act: Mapping[str, Any]) -> str:
 
 
 def _phrase(name: str, value: Any) -> str:
-    """A fact in words. Whoever may write into the audit may have put anything there."""
+    """A fact in words. It may be anything: somebody may have written the entry by hand."""
     if name in ("older_than", "newer_than") and isinstance(value, int | float):
         value = span(value)
     elif isinstance(value, float):

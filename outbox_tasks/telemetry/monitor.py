@@ -198,7 +198,7 @@ def refuses(app: Celery) -> bool:
 
 
 class _Recent:
-    """Looks for some problems at most once a second, whoever asks."""
+    """Looks for some problems at most once a second, however many probes ask."""
 
     def __init__(self, settings: Settings, codes: Sequence[str]) -> None:
         self._settings, self._codes, self._lock = settings, codes, threading.Lock()

@@ -81,6 +81,7 @@ def test_what_follows_is_below_the_deepest_root_and_only_there() -> None:
     )  # fmt: skip
     assert (paused.code, [each.code for each in paused.follows]) == ("paused", ["stale", "breaker_open"])
     assert (dead.code, [each.code for each in dead.follows]) == ("dead_letters", ["keys_blocked"])
+    assert len(folded([problem("paused", "orders"), problem("stale", "mails")])) == 2
     [away] = folded([problem("no_claims"), problem("broker_away"), problem("no_workers")])
     assert {each.code for each in away.follows} == {"no_claims", "no_workers"}
 

@@ -147,7 +147,7 @@ class Operator:
         parameters = {"ids": ids, "until": until, "entry": entry, "token": token, "duration": duration, **self._person}
         if action in ("redrive", "try"):
             rows = self._database.ask(f"act/{action}.sql", **parameters)
-        elif action not in ("discard", "purge"):  # whoever may write into the audit has written it
+        elif action not in ("discard", "purge"):  # somebody has written this entry of the audit by hand
             raise KeyError(action)
         else:
             kinds = sorted({DEAD if state == DEAD else "waiting" for state in states})

@@ -4,7 +4,7 @@ An act has a row in `outbox_acts` as long as there is something left to do. A pr
 holds it: so the batch, its number in the audit and the lease are one transaction. If the process dies, another one
 leases the row when the lease has run out, and looks for the same messages again: that of a page, or the worker that
 does the relay's housekeeping. Those that were changed are not found any more, so none is changed twice. A limit counts
-what the audit has. Whoever stops an act deletes its row: from then on no batch is done.
+what the audit has. To stop an act is to delete its row: from then on no batch is done.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Runner:
         return RETRY_SECONDS
 
     def _end(self, entry: int, token: UUID | None, **facts: Any) -> Sequence[Any]:
-        """End an act, if it has the lease of this token; None: whoever has it. Returns whether it was going on."""
+        """End an act if it has the lease of this token, or with None in any case. Returns a row if it was going on."""
         return self._database.ask("act/end.sql", entry=entry, token=token, found=json.dumps(facts))
 
 

@@ -187,7 +187,7 @@ class Lookup:
         return rows[0]._asdict() if rows and rows[0].group == name else None
 
     def acts(self, size: int, before: int | None = None) -> list[dict[str, Any]]:
-        """The latest acts of people, the last one first; those before the act with this seq."""
+        """The latest acts of people, the last one first. `before`: only acts with a lower seq."""
         return [row._asdict() for row in self._database.ask("audit/latest.sql", size=size, before=before)]
 
     def became(self, entry: int) -> Became | None:
@@ -202,7 +202,7 @@ class Lookup:
         rows = self._database.ask("audit/former.sql", entry=entry)
         try:
             return b64decode(rows[0].payload, validate=True) if rows else None
-        except ValueError:  # whoever may write into the audit has written it
+        except ValueError:  # somebody has written this entry of the audit by hand
             return None
 
 

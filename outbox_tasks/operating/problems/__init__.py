@@ -45,7 +45,7 @@ class Examination:
     in_order: dict[str, list[str]]
     """By subject: what was looked at, and is in order."""
     skipped: list[str]
-    """Subjects of which some checks did not run, because what they need did not answer."""
+    """The subjects of checks that did not run, because what they need did not answer."""
 
     @property
     def everything(self) -> list[Problem]:
@@ -80,7 +80,7 @@ def examine(
 
 
 def look(site: Site, *, deep: bool = False, only: Collection[str] = ()) -> Examination:
-    """The same over connections that are there. The site keeps what was read, for whoever shows more of it."""
+    """The same over connections that are open already. The site keeps what was read: `status` shows more of it."""
     site.deep = deep or bool(only)
     wanted = {check: (deep or not check.deep) if not only else not check.codes.isdisjoint(only) for check in CHECKS}
     # The last ones first: a check that finds out what they need may need something too.

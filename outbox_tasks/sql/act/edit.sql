@@ -1,7 +1,7 @@
 -- Replaces the payload of a dead letter, if nobody else has changed it. The audit keeps the former one.
 --
 -- message (its id); body, kind (content type); digest (SHA-256 of the former payload); person, reason. Returns its id, and
--- the entry of the audit. It waits for whoever redrives it at this moment: then there is nothing to edit any more.
+-- the entry of the audit. It waits for a redrive of the message that is under way: then there is nothing to edit any more.
 WITH before AS MATERIALIZED (
   SELECT m.seq, m.id, m.payload, m.content_type
   FROM :schema.outbox_messages m JOIN :schema.outbox_dead d ON d.seq = m.seq

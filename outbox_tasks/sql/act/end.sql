@@ -1,5 +1,5 @@
 -- Ends an act, and notes in the audit how it ended; returns its entry, unless it had ended before. entry; found (JSON): facts
--- more; token: only if it has this lease (null: whoever has it).
+-- more; token: only if the act has this lease (null: in any case).
 WITH gone AS (
   DELETE FROM :schema.outbox_acts WHERE act = :entry::bigint AND (:token::uuid IS NULL OR lease = :token) RETURNING act
 )
