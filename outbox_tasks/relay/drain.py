@@ -61,7 +61,7 @@ def drain(
 def drain_in_slot(
     store: Store,
     publishers: Mapping[str, Publisher],
-    asked: DrainAsked,
+    reserved: DrainAsked,
     listener: Listener,
     *,
     begun: bool = False,
@@ -72,16 +72,16 @@ def drain_in_slot(
     now, or the number of the slot is above the concurrency."""
 
     def too_many() -> bool:
-        most = store.limits.of(asked.destination).concurrency
+        most = store.limits.of(reserved.destination).concurrency
         return most is not None and slot > most
 
-    slot = asked.slot if begun else store.begin_drain(asked)
+    slot = reserved.slot if begun else store.begin_drain(reserved)
     if not slot:
         return None
     try:
         if too_many():
             return None
-        return drain(store, publishers, asked.destination, listener, stop=lambda: stop() or too_many())
+        return drain(store, publishers, reserved.destination, listener, stop=lambda: stop() or too_many())
     finally:
         with suppress(DatabaseUnavailable):  # then the slot is free in a moment by itself
-            store.end_drain(asked)
+            store.end_drain(reserved)

@@ -38,13 +38,13 @@ def drain_all(
             if published := publish(store, publishers, single.destination, single.token, listener):
                 drained.steps[published.verdict.step] += 1
         ends, served = time.monotonic() + DRAIN_SECONDS, set[str]()
-        for asked in drains:
+        for reserved in drains:
             # A slot that is not used is given back, so that workers may have it.
-            if stop() or time.monotonic() > ends or asked.destination in served:
-                store.end_drain(asked)
+            if stop() or time.monotonic() > ends or reserved.destination in served:
+                store.end_drain(reserved)
                 continue
-            served.add(asked.destination)
-            if part := drain_in_slot(store, publishers, asked, listener, stop=stop):
+            served.add(reserved.destination)
+            if part := drain_in_slot(store, publishers, reserved, listener, stop=stop):
                 drained.steps += part.steps
 
     pace = Pace(store.settings.destinations)

@@ -67,12 +67,7 @@ class SharedPublisher:
 
 def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
     """One outcome per message, whatever the publisher does."""
-
-    def publish(messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        publisher = publishers.get(destination)
-        if publisher is None:
-            # A relay with newer settings claimed it, and can also send it.
-            return [Outcome.retry(UNKNOWN_DESTINATION, f"{destination!r} is not configured here")] * len(messages)
-        return publisher.publish(messages)
-
-    return outcomes_of(publish, destination, messages)
+    publisher = publishers.get(destination)
+    if publisher is None:  # a relay with newer settings has claimed them, and can also send them
+        return [Outcome.retry(UNKNOWN_DESTINATION, f"{destination!r} is not configured here")] * len(messages)
+    return outcomes_of(publisher.publish, destination, messages)

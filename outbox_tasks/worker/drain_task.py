@@ -47,12 +47,12 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
             # A commit that did not know what a person has set has sent this drain. So the claim is needed.
             wake_claim(resources)
             return "its messages travel singly"
-        asked = _slot(resources, destination) if token is None else DrainAsked(destination, token)
+        reserved = _slot(resources, destination) if token is None else DrainAsked(destination, token)
         task_waits = _task_waits(resources)
-        drained = asked and drain_in_slot(
+        drained = reserved and drain_in_slot(
             resources.store,
             resources.publishers,
-            asked,
+            reserved,
             listener,
             begun=token is None,
             stop=lambda: _worker_stops() or task_waits(),

@@ -119,7 +119,7 @@ def _check(name: str, message: Any) -> None:
         _need(not keywords and len(tokens) <= 1 and all(map(IS_ID, tokens)), "its slot")
         _need_name(destination)
     elif name == FEED_TASK:
-        sound = len(arguments) <= 1 and all(isinstance(one, str) and "\0" not in one for one in arguments)
+        sound = len(arguments) <= 1 and all(isinstance(name, str) and "\0" not in name for name in arguments)
         _need(sound and not keywords, "its arguments")
     else:
         _need(not arguments and not keywords, "its arguments")

@@ -55,14 +55,14 @@ def check(resources: Resources) -> None:
 
 
 def _check_same_broker(resources: Resources) -> None:
-    given, app = resources.given.broker_url, resources.app
-    own = getattr(app, "pinned_broker", None) or joined(app.conf.broker_read_url)
-    if given is not None and own and not same_place(given, own):
+    relay_url, app = resources.given.broker_url, resources.app
+    app_url = getattr(app, "pinned_broker", None) or joined(app.conf.broker_read_url)
+    if relay_url is not None and app_url and not same_place(relay_url, app_url):
         rule = (
-            f"it is the relay's broker, and the workers of this app take the relay's tasks from {redacted(own)}. "
+            f"it is the relay's broker, and the workers of this app take the relay's tasks from {redacted(app_url)}. "
             "Unset OUTBOX_BROKER_URL, or run the relay's workers and beat as celery -A outbox_tasks"
         )
-        raise ConfigurationError(setting="broker_url", value=redacted(given), rule=rule)
+        raise ConfigurationError(setting="broker_url", value=redacted(relay_url), rule=rule)
 
 
 def check_broker(resources: Resources, broker: Broker, store: Store) -> None:

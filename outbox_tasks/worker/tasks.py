@@ -49,19 +49,19 @@ def _add_maintain(resources: Resources, common: dict[str, Any]) -> None:
     @resources.app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, once=True, **common)
     def outbox_maintain() -> str:
         try:
-            done = retention.maintain(resources.store)
+            maintained = retention.maintain(resources.store)
         except (DatabaseUnavailable, MaintainedElsewhere) as error:
             log.warning("%s", error)
             return "not done"
-        log.info("maintenance: %s", done)
+        log.info("maintenance: %s", maintained)
         ran.send(sender=resources.app, what="maintain")
-        if done.more:
+        if maintained.more:
             # In small steps, so that claims come in between on a worker that also claims.
             try:
                 outbox_maintain.apply_async()
             except BrokerUnreachable as error:
                 log.warning("there is more to clear away; beat's next run goes on: %s", error)
-        return str(done)
+        return str(maintained)
 
 
 def _connect_signals(app: Celery, resources: Resources) -> None:

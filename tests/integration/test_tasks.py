@@ -148,6 +148,16 @@ class TestPublish:
         publish(app, leased(store, rows, key="a"))
         assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
 
+    @pytest.mark.parametrize("given_back", [False, True])
+    def test_one_that_found_room_where_others_did_not_wakes_the_claim(
+        self, app: Celery, store: Store, rows: Rows, broker_url: str, given_back: bool
+    ) -> None:
+        single = leased(store, rows)
+        if given_back:
+            store.give_back([single.token])
+        publish(app, single, more=True)
+        assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
+
     def test_a_failure_is_retried_by_celery_under_a_new_lease(
         self, app: Celery, store: Store, rows: Rows, broker_url: str
     ) -> None:

@@ -23,7 +23,7 @@ class Leases(Database):
         whose payload the database can't return in time comes without it."""
         configured = self.settings.destinations.get(destination)
         largest = 0 if configured is None else configured.largest
-        asked = {
+        parameters = {
             "token": token,
             "destination": destination,
             "holder": processes.holder(),
@@ -31,7 +31,7 @@ class Leases(Database):
         }
         for most_bytes, limit in ((largest, None), (largest, self.settings.unhurried), (-1, None)):
             try:
-                rows = self.ask("deliver/begin.sql", limit, **asked, largest=most_bytes)
+                rows = self.ask("deliver/begin.sql", limit, **parameters, largest=most_bytes)
                 return in_hand(rows[0]) if rows else None
             except DatabaseTooSlow:
                 if most_bytes < 0:

@@ -94,7 +94,7 @@ class Takes(Database):
         self._rests[destination, kind] = BATCHES_WITHOUT_LOOK if misses > 1 else 0
         return batch
 
-    def _asked(self, destination: str, most: int, largest: int) -> dict[str, Any]:
+    def _parameters(self, destination: str, most: int, largest: int) -> dict[str, Any]:
         return {
             "destination": destination,
             "token": str(uuid4()),
@@ -116,28 +116,28 @@ class Takes(Database):
         return self._sizes[destination]
 
     def _take_free(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
-        asked = self._asked(destination, most, largest)
+        parameters = self._parameters(destination, most, largest)
         span = json.dumps(self._lanes.spans(destination))
-        *rows, looked = self.ask("claim/take_free.sql", limit, **asked, span=span)
+        *rows, looked = self.ask("claim/take_free.sql", limit, **parameters, span=span)
         if not looked.latest and (looked.looked or not rows):  # else it was shut, or took a message that goes alone
             read = [(destination, priority, int(xid), seq) for priority, xid, seq in looked.reached or ()]
             ends = {destination} if len(rows) == looked.looked < most else set()
             self._lanes.read([destination], read, Snapshot.read(looked.snapshot), life=looked.id, ends=ends)
-        return Batch(asked["token"], [in_hand(row) for row in rows])
+        return Batch(parameters["token"], [in_hand(row) for row in rows])
 
     def _take_held(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
-        asked, place = self._asked(destination, most, largest), self._places.of(destination)
+        parameters, place = self._parameters(destination, most, largest), self._places.of(destination)
         where = {"free_since": place.free_since, "blocks": self.settings.dead_blocks(destination)}
-        rows = self.ask("claim/take_held.sql", limit, **asked, run=self._size(destination)[1], **where)
+        rows = self.ask("claim/take_held.sql", limit, **parameters, run=self._size(destination)[1], **where)
         messages = [in_hand(row) for row in rows if row.seq is not None]
         for row in rows[len(messages) :]:
             place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
-        return Batch(asked["token"], messages)
+        return Batch(parameters["token"], messages)
 
     def _take_new(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
-        asked, place = self._asked(destination, most, largest), self._places.of(destination)
+        parameters, place = self._parameters(destination, most, largest), self._places.of(destination)
         where = {"start": place.start, "life": place.life, "reach": 2 * most if place.few_keys else most}
-        rows = self.ask("claim/take_new.sql", limit, **asked, run=self._size(destination)[1], **where)
+        rows = self.ask("claim/take_new.sql", limit, **parameters, run=self._size(destination)[1], **where)
         messages = [in_hand(row) for row in rows if row.seq is not None]
         moved = False
         for row in rows[len(messages) :]:
@@ -145,7 +145,7 @@ class Takes(Database):
             place.go_on(row.next_start, row.id)
         keys = {message.key for message in messages}
         place.few_keys = 2 * len(messages) < most or 2 * len(keys) <= len(messages)
-        return Batch(asked["token"], messages, moved)
+        return Batch(parameters["token"], messages, moved)
 
 
 def in_hand(row: Any) -> LeasedMessage:
