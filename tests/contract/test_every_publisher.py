@@ -241,21 +241,19 @@ class TestTrouble:
         assert outcomes[0].code in ("connection", "timeout")
         assert outcomes[0].error
 
-    @pytest.mark.parametrize("count", [1, 100])
-    def test_a_server_that_never_answers(self, target: Counterpart, count: int) -> None:
+    def test_a_server_that_never_answers(self, target: Counterpart) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = target.url_at(silent.getsockname()[1])
             with open_publisher(target, url, send_timeout=1) as publisher, within(1):
-                outcomes = sent_by(publisher, *(message(n) for n in range(count)))
+                outcomes = sent_by(publisher, *(message(n) for n in range(100)))
         assert set(results(outcomes)) <= AGAIN
-        assert len(outcomes) == count
+        assert len(outcomes) == 100
 
-    @pytest.mark.parametrize("count", [2, 100])
-    def test_a_server_that_stops_answering(self, target: Counterpart, count: int) -> None:
+    def test_a_server_that_stops_answering(self, target: Counterpart) -> None:
         with open_publisher(target, send_timeout=1) as publisher:
             connected(publisher)
             with frozen(target), within(1):
-                outcomes = sent_by(publisher, *(message(n) for n in range(1, count + 1)))
+                outcomes = sent_by(publisher, *(message(n) for n in range(1, 101)))
             assert set(results(outcomes)) <= AGAIN
             eventually(lambda: sent_by(publisher, message(0)) == [SENT])
 
@@ -391,13 +389,17 @@ class TestTheSecondRound:
         ):
             connected(publisher)
             proxy.silence()
-            breaking = threading.Timer(0.2, proxy.reset)
+
+            def end_it() -> None:
+                proxy.reset()
+                proxy.resume()
+
+            breaking = threading.Timer(0.2, end_it)
             breaking.start()
             outcomes = sent_by(publisher, message(1), message(2))
             breaking.join()
-            # A client may have made another connection in the meantime, as Kafka's does.
+            # Some go on over another connection at once.
             assert set(results(outcomes)) <= AGAIN | {Result.SENT}
-            proxy.resume()
             goes_on(publisher, target)
         sent = [number for number, outcome in enumerate(outcomes, 1) if outcome == SENT]
         assert set(sent) <= set(numbers(target))

@@ -12,19 +12,18 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.oauth2 import service_account
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.model import Result
+from tests.certificates import self_signed
 from tests.contract.counterparts.pubsub import PROJECT, Counterpart
 from tests.contract.processes import in_a_process
 from tests.contract.tasks import sent_before_and_after_it_was_mended, sent_with
@@ -38,28 +37,13 @@ def pem(key: rsa.RSAPrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
 
 
-def certificate(key: rsa.RSAPrivateKey) -> bytes:
-    """Of this machine, signed by itself."""
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return made.public_bytes(serialization.Encoding.PEM)
-
-
 class Files:
     """What lies around: certificates, and keys of service accounts."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        tls, account, other = (rsa.generate_private_key(65537, 2048) for _ in range(3))
-        (directory / "cert.pem").write_bytes(certificate(tls))
-        (directory / "key.pem").write_bytes(pem(tls))
+        account, other = (rsa.generate_private_key(65537, 2048) for _ in range(2))
+        self_signed(directory / "cert.pem", "localhost")
         public = serialization.PublicFormat.SubjectPublicKeyInfo
         (directory / "public.pem").write_bytes(account.public_key().public_bytes(serialization.Encoding.PEM, public))
         for name, key in (("right", account), ("wrong", other)):
@@ -86,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def tls_server(files: Files) -> Iterator[Counterpart]:
-    with Counterpart(files["cert.pem"], files["key.pem"], EMAIL, files["public.pem"]) as made:
+    with Counterpart(files["cert.pem"], files["cert.pem"], EMAIL, files["public.pem"]) as made:
         made.place = "orders"
         yield made
 
@@ -164,9 +148,9 @@ def test_no_credentials_are_an_outage(tls_server: Counterpart, files: Files) -> 
 
 
 def test_a_certificate_that_is_not_trusted_gets_nothing(tls_server: Counterpart, files: Files, tmp_path: Path) -> None:
-    (tmp_path / "other.pem").write_bytes(certificate(rsa.generate_private_key(65537, 2048)))
+    other = self_signed(tmp_path / "other.pem", "localhost")
     options = f"&credentials={files['right.json']}"
-    found = sent(tls_server, files, options, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(tmp_path / "other.pem"))
+    found = sent(tls_server, files, options, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(other))
     assert codes(found) == [("outage", "connection"), ("dead", "bad_headers"), *[("outage", "connection")] * 2]
 
 
