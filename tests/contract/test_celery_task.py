@@ -27,7 +27,8 @@ def test_sends_a_task_that_celery_takes(target: Counterpart) -> None:
     [raw] = target.raw()
     headers = raw["headers"]
     assert headers["task"] == "shop.on_event"
-    assert headers["id"] == headers["ce_id"] == message(3).id
+    assert headers["id"] == headers["root_id"] == headers["ce_id"] == message(3).id
+    assert (headers["parent_id"], headers["retries"], headers["ignore_result"]) == (None, 0, False)
     assert raw["properties"]["correlation_id"] == message(3).id
     assert (raw["content-type"], raw["content-encoding"]) == ("application/json", "utf-8")
     args, kwargs, _ = json.loads(base64.b64decode(raw["body"]))
@@ -54,6 +55,24 @@ def task_message(**fields: object) -> str:
         "expires": None,
     }  # fmt: skip
     return json.dumps({**whole, **fields})
+
+
+def test_a_stored_task_goes_as_it_was_called_with_the_trace_beside_it(target: Counterpart) -> None:
+    called = {"task": "t", "id": "i", "root_id": "r", "parent_id": "p", "retries": 2, "timelimit": [3, 2]}
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "v=1"}
+    envelope = task_message(
+        routing_key=target.place, headers=called, priority=7,
+        properties={"correlation_id": "i", "reply_to": "answers", "expiration": "60000"},
+    )  # fmt: skip
+    with closing(loaded(target.url(target.place))) as publisher:
+        assert publisher.publish([message(headers={"celery-message": envelope, **trace})]) == [SENT]
+    target.place += "\x06\x166"  # kombu's list for this priority
+    [raw] = target.raw()
+    assert raw["headers"] == called | trace
+    assert base64.b64decode(raw["body"]) == message().payload
+    properties = raw["properties"]
+    assert (properties["priority"], properties["correlation_id"], properties["reply_to"]) == (7, "i", "answers")
+    assert properties["expiration"] == "60000"
 
 
 ODD_TASKS = [

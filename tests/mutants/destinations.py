@@ -113,6 +113,34 @@ FAULTS = [
     ),
     Fault(
         f"{D}/celery_task/publisher.py",
+        "            priority=task.priority,\n",
+        "",
+        f"{T}/test_celery_task.py",
+        "stored tasks lose their priority",
+    ),
+    Fault(
+        f"{D}/celery_task/publisher.py",
+        "            expiration=expiration,\n",
+        "",
+        f"{T}/test_celery_task.py",
+        "stored tasks are run after they have expired",
+    ),
+    Fault(
+        f"{D}/celery_task/publisher.py",
+        "headers=task.headers | trace_headers(message) | run,",
+        "headers=task.headers | run,",
+        f"{T}/test_celery_task.py",
+        "a stored task has lost the trace of its writer",
+    ),
+    Fault(
+        f"{D}/celery_task/publisher.py",
+        "create_task_message(message.id, name,",
+        "create_task_message(message.id, name, root_id=message.key,",
+        f"{T}/test_celery_task.py",
+        "the tasks that a task starts do not belong to it",
+    ),
+    Fault(
+        f"{D}/celery_task/publisher.py",
         "    while error is not None:\n",
         "    if error is not None:\n",
         f"{EVERY}::TestTrouble::test_a_wrong_password[celery]",
@@ -169,6 +197,14 @@ FAULTS = [
         "        except BaseException:\n            raise\n",
         after_a_time_limit("nats"),
         "after a Celery time limit the connection is used again in the middle of what it did",
+    ),
+    Fault(
+        f"{D}/nats/link.py",
+        "return not self._client.is_closed",
+        "return True",
+        f"{EVERY}::TestTrouble::test_a_server_that_is_killed_and_is_back[nats] "
+        + second_round("nats", "test_after_a_connection_that_broke_in_the_middle_of_a_batch"),
+        "a connection that was closed a moment ago is used again, and a batch fails for nothing",
     ),
     Fault(
         f"{D}/nats/publisher.py",
