@@ -140,12 +140,6 @@ class TestRefused:
             assert publisher.publish([message(1)]) == [SENT]
         assert numbers(target) == [1]
 
-    def test_a_full_queue_is_waited_for(self, target: Counterpart) -> None:
-        url = f"{target.url(target.place)}?librdkafka.queue.buffering.max.messages=10"
-        with closing(loaded(url)) as publisher:
-            assert publisher.publish([message(n, key="k") for n in range(100)]) == [SENT] * 100
-        assert numbers(target) == list(range(100))
-
 
 class TestTime:
     def test_what_failed_is_not_delivered_later(self, target: Counterpart) -> None:

@@ -96,9 +96,14 @@ class CeleryTaskPublisher:
                 with batch(producer, max(1, len(tasks))):
                     for place, task in tasks.items():
                         patience(producer, deadline)
-                        if refused := self._refused(task.send, producer):
-                            outcomes[place] = refused
-                        elif not together:
+                        try:
+                            task.send(producer)
+                        except self._app.trouble:
+                            raise
+                        except UNEXPRESSED as error:  # kombu can't express it, and only this message fails
+                            outcomes[place] = unexpressed(error)
+                            continue
+                        if not together:
                             outcomes[place] = arrived[task.supervised]
         except self._app.trouble as error:
             failed = Outcome.outage(_code(error), str(error))
@@ -110,16 +115,6 @@ class CeleryTaskPublisher:
         if self._outbox is not None and not self._planted:
             plant_canary(producer, canary(self._outbox, self._destination.name))
             self._planted = True
-
-    def _refused(self, send: Send, producer: Producer) -> Outcome | None:
-        """Send one. If kombu can't express it, only this message fails. Trouble with the broker is raised."""
-        try:
-            send(producer)
-        except self._app.trouble:
-            raise
-        except UNEXPRESSED as error:
-            return unexpressed(error)
-        return None
 
     def close(self) -> None:
         """Close the connections."""

@@ -47,8 +47,6 @@ LOST = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL}
 """The producer threw the message away without an answer. The broker may have it, even if it was still in the queue:
 that may have been its second try."""
 
-SLICE_SECONDS = 0.1
-"""Between two looks at the clock and at what went wrong."""
 PURGE_SECONDS = 0.2
 """At most, to hear what a purge has thrown away."""
 
@@ -93,7 +91,7 @@ class Session:
     def send(self, topic: str, records: Sequence[Record], deadline: float) -> tuple[list[Outcome], bool]:
         """The outcomes, in order, and whether the broker refused any message or its batch."""
         reports: dict[int, KafkaError | None] = {}
-        outcomes = self._produce(topic, records, deadline, reports)
+        outcomes = self._produce(topic, records, reports)
         self._wait(deadline)
         reason = self._reason()  # before the purge: librdkafka may report that as an error too
         if len(self._producer):
@@ -113,7 +111,7 @@ class Session:
         threading.Thread(target=self._held.clear, name="end of a Kafka producer", daemon=True).start()
 
     def _produce(
-        self, topic: str, records: Sequence[Record], deadline: float, reports: dict[int, KafkaError | None]
+        self, topic: str, records: Sequence[Record], reports: dict[int, KafkaError | None]
     ) -> dict[int, Outcome]:
         """Queue them. Returns the outcomes of those that were not queued. If the fault is librdkafka's and not the
         message's, the rest is not queued either."""
@@ -124,7 +122,7 @@ class Session:
         outcomes: dict[int, Outcome] = {}
         for number, record in enumerate(records):
             try:
-                self._queue(topic, record, partial(reported, number), deadline)
+                self._producer.produce(topic, on_delivery=partial(reported, number), **record)
             except KafkaException as error:
                 outcome = _outcome(error.args[0])
             except BufferError as error:
@@ -136,18 +134,9 @@ class Session:
             outcomes[number] = outcome
         return outcomes
 
-    def _queue(self, topic: str, record: Record, reported: Any, deadline: float) -> None:
-        while True:
-            try:
-                return self._producer.produce(topic, on_delivery=reported, **record)
-            except BufferError:
-                if time.monotonic() > deadline:
-                    raise
-                self._serve(SLICE_SECONDS)
-
     def _wait(self, deadline: float) -> None:
-        """Wait until each message has its report, or until waiting makes no sense."""
-        while (now := time.monotonic()) < deadline and self._serve(min(SLICE_SECONDS, deadline - now)):
+        """Wait until each message has its report, or until waiting makes no sense. It looks ten times a second."""
+        while (now := time.monotonic()) < deadline and self._serve(min(0.1, deadline - now)):
             if self._fatal is not None:
                 deadline = min(deadline, now + PURGE_SECONDS)  # for the reports of what was on its way
             elif any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in self._errors):
