@@ -1,4 +1,4 @@
-"""The hops as a test wants them: take what is due, singly or as a batch, and drain it."""
+"""The hops one by one, for tests: take what is due, singly or as a batch, and drain it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def begin(store: Store, single: Single) -> LeasedMessage | None:
     return store.begin(single.token, single.destination)
 
 
-def drain_all(store: Store, publishers: Mapping[str, Publisher]) -> Counter[Step]:
-    """Drain all destinations, until nothing is due; returns how many messages took which step."""
+def drain_batches(store: Store, publishers: Mapping[str, Publisher]) -> Counter[Step]:
+    """Drain each destination, as the drain task does, until nothing is due; nothing travels singly. Returns how many
+    messages took which step."""
     keep_house(store)
     steps: Counter[Step] = Counter()
     for destination in store.settings.destinations:

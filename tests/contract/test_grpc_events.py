@@ -18,7 +18,7 @@ from outbox_tasks.destinations.grpc.receiver import CloudEvent, DeliverRequest, 
 from outbox_tasks.model import Result, Step
 from outbox_tasks.relay.publishers import Publishers
 from tests.certificates import self_signed
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import MakeStore, Rows
 from tests.contract.counterparts.grpc_events import Counterpart
 from tests.contract.messages import SENT, loaded, message, numbers, sent_by
@@ -127,7 +127,7 @@ class TestTheAnswerForOneMessage:
             rows.insert(event_type=kind)
         store = new_store(destinations={"orders": {"url": target.url(target.place)}})
         with closing(Publishers(store.settings)) as publishers, soon():
-            steps = drain_all(store, publishers)
+            steps = drain_batches(store, publishers)
         assert steps == {Step.SENT: 2, Step.LATER: 1}
         assert [(row.event_type, row.last_error_code, row.last_error) for row in rows.hot()] == [
             ("long", "internal", "a://")

@@ -24,7 +24,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import distribution
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.fault.conftest import SLOW, OwnDatabase, check, drained, in_the_middle, slow_messages
 
@@ -201,4 +201,4 @@ def _deliver(store: Store, arrived: list[str]) -> None:
         def close(self) -> None:
             """Nothing is open."""
 
-    drain_all(store, {"orders": Taking()})
+    drain_batches(store, {"orders": Taking()})

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, insert, text
 
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all, take
+from tests.claims import drain_batches, take
 from tests.conftest import Rows, seconds_from_now
 
 KEDA = Path(__file__).parents[2] / "examples" / "kubernetes" / "keda.yaml"
@@ -94,7 +94,7 @@ def test_ends_at_zero_once_all_is_sent(backlog: Ask, rows: Rows, store: Store) -
     rows.insert(7, key="order:1")
     assert backlog() == 14
     publishers = Publishers(store.settings)
-    drain_all(store, publishers)
+    drain_batches(store, publishers)
     publishers.close()
     assert backlog() == 0
 

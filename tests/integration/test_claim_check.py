@@ -16,7 +16,7 @@ from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.send import send
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all, take_batch
+from tests.claims import drain_batches, take_batch
 from tests.conftest import MakeStore, Rows, Stream, seconds_from_now
 
 LARGE = {"page": "x" * 5000}
@@ -55,7 +55,7 @@ def test_a_large_payload_is_stored_by_the_relay_and_the_message_tells_where(
         large = outbox.publish(session, "page.made", LARGE, key="page:1")
         outbox.publish(session, "page.made", {"n": 1}, key="page:1")
     assert list(storage.iterdir()) == []
-    assert drain_all(store, publishers) == {Step.SENT: 2}
+    assert drain_batches(store, publishers) == {Step.SENT: 2}
     first, second = stream.entries()
     assert (first["data"], first["content_type"]) == (b"", b"application/json")
     assert first["ce_dataref"].decode() == f"file://{storage}/{large}"
@@ -74,7 +74,7 @@ def test_a_rollback_leaves_nothing(
         outbox.publish(session, "page.made", LARGE)
         session.rollback()
     assert rows.hot() == []
-    assert not drain_all(store, publishers)
+    assert not drain_batches(store, publishers)
     assert list(storage.iterdir()) == []
 
 
@@ -87,7 +87,7 @@ def test_a_repeated_delivery_writes_the_same_object(
     send(store.settings, publishers, "orders", take_batch(store).messages)
     rows.change(locked_until=seconds_from_now(-1))
     (storage / str(id)).write_bytes(b"half of it")
-    assert drain_all(store, publishers) == {Step.SENT: 1}
+    assert drain_batches(store, publishers) == {Step.SENT: 1}
     assert len({entry["ce_dataref"] for entry in stream.entries()}) == 1
     assert len(stream) == 2
     assert {path.name: path.read_bytes() for path in storage.iterdir()} == {str(id): BODY}
@@ -100,14 +100,14 @@ def test_while_the_storage_is_down_small_messages_are_sent_and_large_ones_are_tr
         large = outbox.publish(session, "page.made", LARGE)
         small = [outbox.publish(session, "page.made", {"n": n}) for n in range(3)]
     away = storage.rename(storage.with_name("away"))
-    assert drain_all(store, publishers) == {Step.SENT: 3, Step.LATER: 1}
+    assert drain_batches(store, publishers) == {Step.SENT: 3, Step.LATER: 1}
     assert stream.ids() == [str(id) for id in small]
     row = rows.one(large)
     assert (row.status, row.attempts, row.last_error_code, row.payload) == ("pending", 1, "claim_check", BODY)
     assert "could not be stored in file://" in row.last_error
     away.rename(storage)
     rows.change(locked_until=seconds_from_now(-1))
-    assert drain_all(store, publishers) == {Step.SENT: 1}
+    assert drain_batches(store, publishers) == {Step.SENT: 1}
     assert stream.ids() == [*map(str, small), str(large)]
     assert (storage / str(large)).read_bytes() == BODY
 

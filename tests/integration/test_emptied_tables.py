@@ -16,7 +16,7 @@ from outbox_tasks.model import Step
 from outbox_tasks.operating.problems import tables
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import Stream, own_stream
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database
@@ -50,7 +50,7 @@ def publish(place: Place, **more: object) -> None:
 def sent(settings: Settings) -> int:
     store, publishers = Store.connect(settings), Publishers(settings)
     try:
-        return drain_all(store, publishers)[Step.SENT]
+        return drain_batches(store, publishers)[Step.SENT]
     finally:
         publishers.close()
         store.close()

@@ -25,7 +25,7 @@ from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.conftest import Command, environment
 from tests.supervised.conftest import confirming, send  # noqa: F401
@@ -101,7 +101,7 @@ class TestWhatIsPublished:
             for value in HOSTILE:
                 outbox.publish(connection, value, {value: value}, to=EVERYTHING, **fields(value))
         with closing(Store.connect(outbox.settings)) as store, closing(Publishers(outbox.settings)) as publishers:
-            drain_all(store, publishers)
+            drain_batches(store, publishers)
         assert {entry["ce_type"].decode() for entry in stream.entries()} == set(HOSTILE)
         assert {entry["ce_partitionkey"].decode() for entry in stream.entries()} == set(HOSTILE)
         assert rows.hot() == []
@@ -220,7 +220,7 @@ class TestAWriter:
         store = new_store()
         with closing(Publishers(store.settings)) as publishers:
             for _ in range(2):
-                drain_all(store, publishers)
+                drain_batches(store, publishers)
         assert set(ids) <= set(stream.ids())
         assert {day.missing for day in store.ask("look/books.sql")} == {0}
         found = paging.read_page(store, Filter(), 100)

@@ -21,7 +21,7 @@ from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all, take
+from tests.claims import drain_batches, take
 from tests.conftest import MakeStore, Rows, eventually
 from tests.integration.doctoring import at_work
 from tests.integration.test_status import Run, env, run  # noqa: F401
@@ -91,7 +91,7 @@ def test_they_cost_a_statement_a_second_and_an_idle_claim_none(
     rows.insert(20_000)
     began = time.monotonic()
     claimed(store)
-    assert drain_all(store, {"orders": Destination(seconds=0)})[Step.SENT] == 20_000
+    assert drain_batches(store, {"orders": Destination(seconds=0)})[Step.SENT] == 20_000
     assert 1 <= len(read) <= time.monotonic() - began + 1
 
 

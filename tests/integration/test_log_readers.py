@@ -20,7 +20,7 @@ from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.storage.relaying import Receiver
 
 PAGE = (Path(__file__).parents[2] / "docs/log-readers.md").read_text()
@@ -58,7 +58,7 @@ def test_a_log_reader_sees_each_committed_message_once_and_nothing_of_the_relay(
             session.rollback()
         with closing(Store.connect(site)) as store:
             receiver = Receiver()
-            drain_all(store, {"orders": receiver})
+            drain_batches(store, {"orders": receiver})
             assert len(receiver.got) == 3
         kinds, relations, inserted = read(connection)
     engine.dispose()

@@ -15,7 +15,7 @@ from outbox_tasks.errors import TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all, take
+from tests.claims import drain_batches, take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 
@@ -43,7 +43,7 @@ class Destination:
 def drained(store: Store, destination: Destination | None = None) -> list[str]:
     """Drain what is due. Returns what the destination has taken by now."""
     destination = destination or Destination()
-    drain_all(store, dict.fromkeys(store.settings.destinations, destination))
+    drain_batches(store, dict.fromkeys(store.settings.destinations, destination))
     return destination.sent
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.errors import BrokerUnreachable, CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.conftest import MakeSettings, Rows, eventually
@@ -41,6 +41,18 @@ def test_a_claim_is_woken_unless_one_waits(new_broker: NewBroker, client: redis.
     client.delete(CLAIM_QUEUE)
     assert broker.wake_claim()
     assert not new_broker().wake_claim()
+
+
+def test_the_stamp_is_under_the_key_prefix_of_the_app(
+    settings: MakeSettings, own_redis: EmbeddedValkey, client: redis.Redis
+) -> None:
+    made = settings(broker_url=own_redis.url, broker_transport_options={"global_keyprefix": "shop:"})
+    brokers = [Broker(PinnedCelery("relay", broker=own_redis.url, settings=made), made) for _ in range(3)]
+    assert [broker.has_forgotten("mine") for broker in brokers[:2]] == [True, False]
+    with pytest.raises(CrossedWires, match="mine"):
+        brokers[2].has_forgotten("other")
+    assert brokers[2].adopt("other") == "mine"
+    assert client.get("shop:outbox.stamp") == b"other"
 
 
 def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(

@@ -28,7 +28,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings.operation import DAY
 from outbox_tasks.supervised.store import Runs
 from outbox_tasks.supervised.supervisor import Supervisor
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import Rows, Stream, own_stream, seconds_from_now
 from tests.integration.archived import TODAY, Archived
 from tests.integration.doctoring import found
@@ -346,7 +346,7 @@ class TestWork:
         store, publishers = Store.connect(settings), Publishers(settings)
         try:
             store.check_version()
-            drain_all(store, publishers)
+            drain_batches(store, publishers)
             store.bury_strangers()
             assert {row.id for row in rows.archived()} == {UUID(id) for id in ids}
             assert [str(row.id) for row in rows.hot() if row.status == "pending"] == lost

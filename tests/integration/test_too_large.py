@@ -18,7 +18,7 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Step
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings.destination import Destination
-from tests.claims import drain_all, take
+from tests.claims import drain_batches, take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 MAX_BYTES: int = Destination.model_fields["max_bytes"].default
@@ -34,7 +34,7 @@ def of_size(size: int) -> Any:
 def drained(new_store: MakeStore, **values: Any) -> Counter[Step]:
     store = new_store(**values)
     with closing(Publishers(store.settings)) as publishers:
-        return drain_all(store, publishers)
+        return drain_batches(store, publishers)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_database_that_is_slow_kills_no_small_message(new_store: MakeStore, ro
     [id] = rows.insert()
     never_returned(rows, schema)
     with closing(Publishers(store.settings)) as publishers, pytest.raises(DatabaseTooSlow):
-        drain_all(store, publishers)
+        drain_batches(store, publishers)
     row = rows.one(id)
     assert (row.status, row.attempts, row.last_error_code, row.lease is None) == ("pending", 0, None, True)
 

@@ -26,7 +26,7 @@ from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all, take
+from tests.claims import drain_batches, take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -169,7 +169,7 @@ def test_what_is_rolled_back_leaves_no_span(
     with tracer.start_as_current_span("POST /orders"), session.begin():
         WAYS["publish"](outbox, session)
         session.rollback()
-    assert not drain_all(store, publishers)
+    assert not drain_batches(store, publishers)
     assert [span.name for span in exporter.get_finished_spans()] == ["POST /orders"]
 
 
@@ -195,7 +195,7 @@ def test_a_task_gets_the_context_under_the_name_that_tracers_look_for(
             outbox.publish(session, "shop.ship", 1, to="tasks")
         else:
             outbox.delay(session, ship, 1)
-    assert drain_all(store, publishers) == {Step.SENT: 1}
+    assert drain_batches(store, publishers) == {Step.SENT: 1}
     [sent] = [span for span in exporter.get_finished_spans() if span.name == "publish tasks"]
     assert sent.parent is not None
     assert sent.parent.span_id == request.get_span_context().span_id
@@ -222,7 +222,7 @@ def test_each_single_and_each_batch_has_a_span_that_links_to_its_writers(
         for single in take(store, {"orders": 2}):
             assert publish(store, publishers, "orders", single.token, Listener())
     else:
-        drain_all(store, publishers)
+        drain_batches(store, publishers)
     spans = exporter.get_finished_spans()
     sends = [span for span in spans if span.name == "send orders"]
     sizes = [span.attributes and span.attributes["messaging.batch.message_count"] for span in sends]

@@ -20,7 +20,7 @@ from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 TWO = {name: {"url": "a://b"} for name in ("orders", "mails")}
@@ -182,7 +182,7 @@ class TestAge:
         [old] = rows.insert(1, created_at=seconds_from_now(-101))
         [young] = rows.insert(1, created_at=seconds_from_now(-90))
         destination = Destination()
-        assert drain_all(store, {"orders": destination}) == {Step.SENT: 1, Step.DEAD: 1}
+        assert drain_batches(store, {"orders": destination}) == {Step.SENT: 1, Step.DEAD: 1}
         assert destination.sent == [young]
         row = rows.one(old)
         assert (row.status, row.last_error_code, row.attempts) == ("dead", "too_old", 0)
@@ -190,4 +190,4 @@ class TestAge:
 
     def test_the_age_counts_from_deliver_at(self, store: Store, rows: Rows) -> None:
         rows.insert(1, created_at=seconds_from_now(-1000), deliver_at=seconds_from_now(-50))
-        assert drain_all(store, {"orders": Destination()}) == {Step.SENT: 1}
+        assert drain_batches(store, {"orders": Destination()}) == {Step.SENT: 1}

@@ -36,7 +36,7 @@ FAULTS = [
           "a visibility timeout that is too short starts a worker"),
     Fault("outbox_tasks/broker/stamp.py", "client.set(STAMP, outbox, nx=True)", "client.set(STAMP, outbox)", WIRES,
           "the second relay on a broker takes it over"),
-    Fault("outbox_tasks/broker/stamp.py", "producer.channel.global_keyprefix + STAMP", "STAMP", TWO + " " + WIRES,
+    Fault("outbox_tasks/broker/stamp.py", "producer.channel.global_keyprefix + STAMP", "STAMP", RELAY,
           "with a key prefix a relay never finds its stamp"),
     Fault("outbox_tasks/broker/places.py", "    path = unquote(parts.path[1:])", "    path = parts.path[1:]", TWO,
           "the same virtual host counts as two brokers"),

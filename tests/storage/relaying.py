@@ -10,7 +10,7 @@ import pytest
 from outbox_tasks.model import LeasedMessage, Outcome, Step
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.storage.conftest import Box
 
 Answer = Callable[[LeasedMessage], Outcome]
@@ -40,7 +40,7 @@ def storage(next_settings: Settings) -> Iterator[Store]:
 
 def drained(storage: Store, receiver: Receiver) -> Counter[Step]:
     """Send what is due to a receiver. Returns what became of it."""
-    return drain_all(storage, dict.fromkeys(storage.settings.destinations, receiver))
+    return drain_batches(storage, dict.fromkeys(storage.settings.destinations, receiver))
 
 
 def numbers(box: Box, receiver: Receiver) -> list[int]:

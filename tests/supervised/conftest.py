@@ -10,7 +10,7 @@ import redis
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.supervised.store import Runs
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import MakeStore
 from tests.integration.conftest import archived, command, lease, outbox, page_settings, visit  # noqa: F401
 from tests.storage.conftest import box, next_settings, tables  # noqa: F401
@@ -35,5 +35,5 @@ def tasks(confirming: Store, broker_url: str) -> Iterator[Tasks]:
 @pytest.fixture
 def send(confirming: Store) -> Iterator[Send]:
     publishers = Publishers(confirming.settings)
-    yield lambda: {step.value: count for step, count in drain_all(confirming, publishers).items()}
+    yield lambda: {step.value: count for step, count in drain_batches(confirming, publishers).items()}
     publishers.close()

@@ -17,7 +17,7 @@ from outbox_tasks.model import Step
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.supervised.lost_tasks import LostTasks
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.doctoring import beats
 from tests.supervised.tasks import QUEUE, Send, Tasks, supervised
@@ -67,7 +67,7 @@ def test_a_publisher_that_makes_the_key_anew_does_not_hide_a_flush(
     tasks.client.flushdb()
     [second] = rows.insert(payload=b"{}")
     newcomer = Publishers(confirming.settings)
-    drain_all(confirming, newcomer)
+    drain_batches(confirming, newcomer)
     newcomer.close()
     lost.look()
     assert rows.state(first) == "retrying"
@@ -210,7 +210,7 @@ def test_a_queue_that_takes_three_times_as_long_gets_few_copies(
     sent, began = 0, time.monotonic()
     while len(ran) < len(ids):
         lost.look()
-        sent += drain_all(store, publishers)[Step.HANDED]
+        sent += drain_batches(store, publishers)[Step.HANDED]
         if time.monotonic() > began + 0.3 * len(ran) and (header := tasks.take()) and (run := tasks.begin(header)):
             assert tasks.runs.done(run)
             ran.append(run.id)

@@ -17,7 +17,7 @@ from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.supervised.store import Begun, Received, Run, Runs
-from tests.claims import drain_all, keep_house
+from tests.claims import drain_batches, keep_house
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease
 
@@ -46,7 +46,7 @@ def begun(runs: Runs, id: str, hold: float = 60) -> Run:
 def drained(store: Store) -> Counter[Step]:
     publishers = Publishers(store.settings)
     try:
-        return drain_all(store, publishers)
+        return drain_batches(store, publishers)
     finally:
         publishers.close()
 

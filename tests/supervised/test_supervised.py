@@ -21,7 +21,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
-from tests.claims import drain_all
+from tests.claims import drain_batches
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.acting import acted
 from tests.supervised.tasks import QUEUE, Send, Tasks, supervised
@@ -59,7 +59,7 @@ class TestHandOver:
             outbox.delay(session, pay)
         store = new_store(**own.model_dump(include={"destinations", "broker_url"}))
         publishers = Publishers(own)
-        steps = drain_all(store, publishers)
+        steps = drain_batches(store, publishers)
         publishers.close()
         assert steps == {Step.HANDED: 2, Step.SENT: 1}
         assert ["outbox" in task["headers"] for task in tasks.all()] == [True, True, False]
@@ -126,7 +126,7 @@ class TestOrder:
         rows.insert(3, payload=b"{}", key="k", headers={"celery-message": json.dumps(envelope)})
         store = new_store(destinations=supervised(broker_url, confirm="sent"))
         publishers = Publishers(store.settings)
-        steps = drain_all(store, publishers)
+        steps = drain_batches(store, publishers)
         publishers.close()
         assert steps[Step.HANDED] == len(tasks.all()) == 1
 
