@@ -13,16 +13,16 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid5
 
-MAX_EVENT_TYPE = 255
-MAX_KEY = 255
-MAX_TEXT = 1000
+MAX_EVENT_TYPE_CHARACTERS = 255
+MAX_KEY_CHARACTERS = 255
+MAX_TEXT_CHARACTERS = 1000
 """The most characters of any other text of a message."""
-MAX_HEADERS = 64 * 1024
+MAX_HEADER_BYTES = 64 * 1024
 """The most bytes of its headers: see `size_of_headers`."""
-MAX_PAYLOAD = 256 * 1024 * 1024
+MAX_PAYLOAD_BYTES = 256 * 1024 * 1024
 """The most bytes of its payload, to any destination. The table has the same limits."""
 
-FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+FIRST_TIME, LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """Every time between these can be shown in every time zone."""
 
 
@@ -284,10 +284,10 @@ class Verdict:
     """Whether its send was tried."""
 
 
-TIME = 0xFFFFFFFF_FFFF_F000 << 64
+TIME_BITS = 0xFFFFFFFF_FFFF_F000 << 64
 """The bits of a version 7 id that hold its time and its version."""
 
 
 def sibling(id: UUID, destination: str) -> UUID:
     """The id of a message's row for another destination than its first one. It has the same time and version."""
-    return UUID(int=id.int & TIME | uuid5(id, destination).int & ~TIME)
+    return UUID(int=id.int & TIME_BITS | uuid5(id, destination).int & ~TIME_BITS)

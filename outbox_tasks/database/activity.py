@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LATE = 20.0
+LATE_SECONDS = 20.0
 """A worker without a heartbeat for so many seconds counts as lost."""
 
 SERVER = "server"

@@ -38,7 +38,7 @@ REMEDIES = {
 }
 """The remedy where one of these functions of PostgreSQL has refused a statement."""
 
-SLOW_TRIP = 0.25
+SLOW_TRIP_SECONDS = 0.25
 """A round trip of so many seconds counts as slow: a claim needs half a dozen."""
 
 TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout)
@@ -175,7 +175,7 @@ class Database:
 
         with self._driver() as driver:
             first = once(driver)
-            return first if first < SLOW_TRIP else min(first, once(driver))
+            return first if first < SLOW_TRIP_SECONDS else min(first, once(driver))
 
     @contextmanager
     def alone(self, what: str) -> Iterator[bool]:

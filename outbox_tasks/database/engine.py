@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from outbox_tasks import sql
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.model import FIRST, LAST
+from outbox_tasks.model import FIRST_TIME, LAST_TIME
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
 from outbox_tasks.settings.django_project import now_at
@@ -73,9 +73,9 @@ class _AnyTime(TimestamptzLoader):
 
     def load(self, data: Any) -> datetime:
         try:
-            return min(max(super().load(data), FIRST), LAST)
+            return min(max(super().load(data), FIRST_TIME), LAST_TIME)
         except psycopg.DataError:
-            return FIRST if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST
+            return FIRST_TIME if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST_TIME
 
 
 class _AnyTimeInBinary(TimestamptzBinaryLoader):
@@ -83,9 +83,9 @@ class _AnyTimeInBinary(TimestamptzBinaryLoader):
 
     def load(self, data: Any) -> datetime:
         try:
-            return min(max(super().load(data), FIRST), LAST)
+            return min(max(super().load(data), FIRST_TIME), LAST_TIME)
         except psycopg.DataError:
-            return FIRST if bytes(data)[0] & 0x80 else LAST
+            return FIRST_TIME if bytes(data)[0] & 0x80 else LAST_TIME
 
 
 def _any_json(text: str | bytes) -> Any:

@@ -15,11 +15,11 @@ from outbox_tasks.feeds.source import MESSAGE_BYTES, Row
 from outbox_tasks.feeds.store import Copy
 from outbox_tasks.model import (
     EVENT_ID,
-    MAX_EVENT_TYPE,
-    MAX_HEADERS,
-    MAX_KEY,
-    MAX_PAYLOAD,
-    MAX_TEXT,
+    MAX_EVENT_TYPE_CHARACTERS,
+    MAX_HEADER_BYTES,
+    MAX_KEY_CHARACTERS,
+    MAX_PAYLOAD_BYTES,
+    MAX_TEXT_CHARACTERS,
     Priority,
     sibling,
     size_of_headers,
@@ -57,7 +57,7 @@ def copied(row: Row, feed: str, settings: Settings) -> Copy:
 
 def unreadable(row: Row, feed: str, why: str) -> Copy:
     """A dead letter with the row's own text, cut to what a message can have."""
-    body = b64encode(row.message.encode(errors="replace")[:MAX_PAYLOAD]).decode()
+    body = b64encode(row.message.encode(errors="replace")[:MAX_PAYLOAD_BYTES]).decode()
     message = {"id": str(_id(row, feed)), "event_type": UNREADABLE, "destination": _nowhere(feed),
                "data": body, "content_type": "text/plain; charset=utf-8"}  # fmt: skip
     return Copy(row.number, _sound(row.id), [message], _sound(f"row {row.number} of feed {feed} is no message: {why}"))
@@ -87,9 +87,9 @@ def _read(row: Row) -> dict[str, Any]:
     message = {"content_type": "application/json"}
     message |= {name: source[name] for name in OPTIONAL if source.get(name) is not None}
     message["event_type"] = source.get("event_type")
-    _need_text("event_type", message["event_type"], MAX_EVENT_TYPE, 1)
+    _need_text("event_type", message["event_type"], MAX_EVENT_TYPE_CHARACTERS, 1)
     if row.key is not None:
-        _need_text("ordering_key", row.key, MAX_KEY, 1)
+        _need_text("ordering_key", row.key, MAX_KEY_CHARACTERS, 1)
         message["key"] = row.key
     _add_payload(message, source)
     _check(message)
@@ -134,14 +134,15 @@ def _add_payload(message: dict[str, Any], source: dict[str, Any]) -> None:
 
 def _need_room(payload: bytes) -> None:
     _need(
-        len(payload) <= MAX_PAYLOAD, f"its payload has {len(payload):,} bytes, over the {MAX_PAYLOAD:,} of any message"
+        len(payload) <= MAX_PAYLOAD_BYTES,
+        f"its payload has {len(payload):,} bytes, over the {MAX_PAYLOAD_BYTES:,} of any message",
     )
 
 
 def _check(message: dict[str, Any]) -> None:
     for name in ("aggregate_type", "aggregate_id", "content_type"):
         if name in message:
-            _need_text(name, message[name], MAX_TEXT, 0)
+            _need_text(name, message[name], MAX_TEXT_CHARACTERS, 0)
     _need(message.get("priority", "normal") in get_args(Priority), "its priority is not high, normal or low")
     _need(isinstance(message.get("latest", False), bool), "its latest is not true or false")
     delay = message.get("delay", 0)
@@ -153,7 +154,10 @@ def _check(message: dict[str, Any]) -> None:
     _need(isinstance(headers, dict), "its headers are no JSON object")
     _need(all(is_text(name) and is_text(value) for name, value in headers.items()), "its headers are not all text")
     size = size_of_headers(headers)
-    _need(size <= MAX_HEADERS, f"its headers have {size:,} bytes as JSON, over the {MAX_HEADERS:,} that they may have")
+    _need(
+        size <= MAX_HEADER_BYTES,
+        f"its headers have {size:,} bytes as JSON, over the {MAX_HEADER_BYTES:,} that they may have",
+    )
 
 
 def _need_text(name: str, value: object, at_most: int, at_least: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.database.activity import LATE, SERVER
+from outbox_tasks.database.activity import LATE_SECONDS, SERVER
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import CLAIM_QUEUE, Settings
 
@@ -30,7 +30,7 @@ class Heartbeat:
 
     @property
     def alive(self) -> bool:
-        return self.age <= LATE
+        return self.age <= LATE_SECONDS
 
     @property
     def queues(self) -> list[str]:
@@ -106,7 +106,7 @@ class Heartbeats:
     def claims_late(self) -> bool:
         """Whether statements of claims don't end in time."""
         age = self.age(LATE_CLAIM)
-        return age is not None and age <= LATE
+        return age is not None and age <= LATE_SECONDS
 
     def beat_stopped(self, settings: Settings) -> bool:
         """Whether beat has not ticked for too long. A tick shows only by the claim that it causes. So time without a
@@ -117,4 +117,4 @@ class Heartbeats:
 
 def longest_pause(settings: Settings) -> float:
     """Seconds between two claims, or two ticks of beat, after which they count as stopped."""
-    return max(LATE, 10 * settings.claim_interval)
+    return max(LATE_SECONDS, 10 * settings.claim_interval)

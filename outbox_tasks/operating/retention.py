@@ -22,7 +22,7 @@ from outbox_tasks.errors import (
 from outbox_tasks.operating.days import TRIES, Day, dropped, ended_days, turn
 from outbox_tasks.relay.store import Store
 from outbox_tasks.satellites import satellite, satellites
-from outbox_tasks.settings.operation import DAY
+from outbox_tasks.settings.operation import DAY_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not make the next days", result):
             result.made = turn(store)
         with _logged("could not delete old counts, workers and acts", result):
-            store.ask("keep/forget.sql", acts=365.0 * DAY)
+            store.ask("keep/forget.sql", acts=365.0 * DAY_SECONDS)
         with _logged("could not delete old marks of the inbox", result):
             result.forgotten, more = forget_marks(store)
             result.more = result.more or more

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.model import MAX_PAYLOAD
+from outbox_tasks.model import MAX_PAYLOAD_BYTES
 from outbox_tasks.text import redacted
 
 LARGEST_CLAIM_CHECK_BYTES = 64 * 1024 * 1024
@@ -116,7 +116,7 @@ Attempts = Annotated[int, Field(ge=1, le=30_000)]
 Singles = Annotated[Literal["all"] | Annotated[int, Field(ge=0, le=200)], WrapValidator(_number_or_all)]
 """How many due messages travel as Celery tasks of their own."""
 Processes = Annotated[int, Field(ge=1, le=10_000)]
-Bytes = Annotated[int, Field(ge=1, le=MAX_PAYLOAD)]
+Bytes = Annotated[int, Field(ge=1, le=MAX_PAYLOAD_BYTES)]
 """Of one payload, which is in memory several times while it is sent."""
 PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65_535)]

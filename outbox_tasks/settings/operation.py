@@ -8,15 +8,15 @@ from pydantic import BaseModel, Field
 
 from outbox_tasks.settings.destination import Port, Span, SpanOrZero, StorageUrl, Url
 
-DAY = 86_400.0
+DAY_SECONDS = 86_400.0
 
 
 class OperationSettings(BaseModel):
     """A part of `Settings`. Times are in seconds."""
 
-    inbox_retention: Span = 7 * DAY
+    inbox_retention: Span = 7 * DAY_SECONDS
     """How long an inbox remembers a message. It must be longer than a delivery can be repeated, also by a redrive."""
-    archive_retention: SpanOrZero = 7 * DAY
+    archive_retention: SpanOrZero = 7 * DAY_SECONDS
     """How long after its end a day of messages is kept, at least an hour. It goes as a whole, once none of them is at
     work; 0: never. The causes of their repetitions go with it."""
     archive_export: StorageUrl | None = Field(default=None, repr=False)

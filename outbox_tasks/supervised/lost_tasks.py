@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from outbox_tasks.broker.task_broker import TaskBroker
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
@@ -91,7 +91,7 @@ class LostTasks:
         self._next = now + self._every
         asked = [{"destination": name, "queue": each.queue} for name, each in self._destinations.items()]
         rows = self._store.ask(
-            "supervised/handed_over.sql", asked=json.dumps(asked), soon=LOOKS_AHEAD * self._every, late=LATE
+            "supervised/handed_over.sql", asked=json.dumps(asked), soon=LOOKS_AHEAD * self._every, late=LATE_SECONDS
         )
         for name in self._memories.keys() - {row.destination for row in rows}:
             self._memories[name].empty_at.clear()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from outbox_tasks.broker.task_broker import app_of
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, warning
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Check, Problems, Site
@@ -71,7 +71,7 @@ def begun(site: Site) -> Problems:
     if not celery:
         return
     asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery.items()])
-    waiting = site.store.ask("supervised/handed_over.sql", asked=asked, soon=0.0, late=LATE)
+    waiting = site.store.ask("supervised/handed_over.sql", asked=asked, soon=0.0, late=LATE_SECONDS)
     supervising = site.heartbeats.supervising
     served = {queue for worker in supervising if worker.alive for queue in worker.queues}
     lost = {queue: worker.age for worker in supervising if not worker.alive for queue in worker.queues}

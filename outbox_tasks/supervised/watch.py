@@ -26,7 +26,7 @@ from celery.concurrency import prefork
 from celery.exceptions import TimeLimitExceeded
 from celery.worker import state
 
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.database.engine import PIPE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import content
@@ -196,7 +196,9 @@ class Watch:
                         name: at for name, at in self._unknown.items() if at > time.time() - UNKNOWN_SECONDS
                     }
                     facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3), "unknown": self._unknown}
-                    runs.ask("report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE)
+                    runs.ask(
+                        "report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE_SECONDS
+                    )
                 wait = RETRY_SECONDS if self._soon else self._every
             except OutboxError as error:
                 log.warning("the leases of running tasks were not renewed: %s", error)

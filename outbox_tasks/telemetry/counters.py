@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import Celery
 
-from outbox_tasks.database.activity import FAILED, LATE, REFUSED, SENT
+from outbox_tasks.database.activity import FAILED, LATE_SECONDS, REFUSED, SENT
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.per_process import PerProcess
@@ -162,7 +162,7 @@ class Counters:
             counts.clear()  # don't write them again if the next statement fails
         if runs:
             reports = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
-            store.ask("report/beat.sql", seen=json.dumps(reports), late=LATE)
+            store.ask("report/beat.sql", seen=json.dumps(reports), late=LATE_SECONDS)
 
 
 def _bounded(counts: Counter[Key]) -> Counter[Key]:

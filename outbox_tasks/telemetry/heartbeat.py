@@ -19,7 +19,7 @@ from celery import signals
 from celery.concurrency import solo
 
 from outbox_tasks.broker.names import ALL_QUEUES
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.settings import Settings
@@ -95,7 +95,7 @@ class Heartbeat:
             if self._liveness.trouble(BEAT_SECONDS) is None:
                 # The doctor compares the clocks of the hosts.
                 row = {**self._row, "facts": {**self._facts, "clock": round(time.time(), 3)}}
-                self._do("report/beat.sql", seen=json.dumps([row]), late=LATE)
+                self._do("report/beat.sql", seen=json.dumps([row]), late=LATE_SECONDS)
         self._do("report/stopped.sql", **self._name)
 
     def _do(self, verb: str, **parameters: Any) -> None:

@@ -12,7 +12,7 @@ from celery.concurrency import ALIASES
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.places import joined, same_place
-from outbox_tasks.database.activity import CROSSED, LATE
+from outbox_tasks.database.activity import CROSSED, LATE_SECONDS
 from outbox_tasks.destinations import is_green
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires, DatabaseUnavailable
 from outbox_tasks.operating.two_places import two_places
@@ -76,7 +76,7 @@ def check_broker(resources: Resources, broker: Broker, store: Store) -> None:
         facts = {"started": "", "broker": crossed.broker, "owner": crossed.owner}
         seen = [{"name": CROSSED, "kind": CROSSED, "ago": 0, "facts": facts}]
         with suppress(DatabaseUnavailable):  # CrossedWires matters more
-            store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
+            store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE_SECONDS)
         raise
     if resources.crossed:
         store.ask("report/stopped.sql", name=CROSSED, started="")

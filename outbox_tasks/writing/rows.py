@@ -18,12 +18,12 @@ from pydantic_core import to_jsonable_python
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
 from outbox_tasks.model import (
     EVENT_ID,
-    FIRST,
-    LAST,
-    MAX_EVENT_TYPE,
-    MAX_HEADERS,
-    MAX_KEY,
-    MAX_TEXT,
+    FIRST_TIME,
+    LAST_TIME,
+    MAX_EVENT_TYPE_CHARACTERS,
+    MAX_HEADER_BYTES,
+    MAX_KEY_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
     TASK_HEADER,
     Message,
     Priority,
@@ -188,7 +188,7 @@ def _due(message: Message) -> Row:
             _refuse(message, "delay", delay, "can't be combined with deliver_at")
         if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
             _refuse(message, "deliver_at", at, "has no time zone: pass a datetime with one, such as datetime.now(UTC)")
-        if not FIRST <= at < LAST:
+        if not FIRST_TIME <= at < LAST_TIME:
             _refuse(message, "deliver_at", at, "must be a time in the years 1 to 9999")
         return {"deliver_at": at.isoformat()}
     if delay is None:
@@ -204,12 +204,12 @@ def _due(message: Message) -> Row:
 
 def _check(message: Message) -> None:
     """Refuse what the database or all publishers would refuse later."""
-    _check_text(message, "event_type", message.event_type, MAX_EVENT_TYPE, at_least=1)
+    _check_text(message, "event_type", message.event_type, MAX_EVENT_TYPE_CHARACTERS, at_least=1)
     if message.key is not None:
-        _check_text(message, "key", message.key, MAX_KEY, at_least=1)
+        _check_text(message, "key", message.key, MAX_KEY_CHARACTERS, at_least=1)
     for field in ("aggregate_type", "aggregate_id", "content_type"):
         if (value := getattr(message, field)) is not None:
-            _check_text(message, field, value, MAX_TEXT)
+            _check_text(message, field, value, MAX_TEXT_CHARACTERS)
     if message.priority not in PRIORITIES:
         _refuse(message, "priority", message.priority, "must be high, normal or low")
     if message.id is not None and not isinstance(message.id, UUID):
@@ -229,8 +229,8 @@ def _check(message: Message) -> None:
 
 
 def _check_size(message: Message, headers: Mapping[str, str]) -> None:
-    if (size := size_of_headers(headers)) > MAX_HEADERS:
-        _refuse(message, "headers", headers, f"have {size:,} bytes as JSON, and may have {MAX_HEADERS:,}")
+    if (size := size_of_headers(headers)) > MAX_HEADER_BYTES:
+        _refuse(message, "headers", headers, f"have {size:,} bytes as JSON, and may have {MAX_HEADER_BYTES:,}")
 
 
 def _check_text(message: Message, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine
 
 from lab.proxy import Proxy
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.local.commands import CELERY, outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
@@ -25,7 +25,7 @@ from outbox_tasks.relay.store import Store
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import Rows, eventually, seconds_from_now
 
-LONG = 4 * LATE
+LONG = 4 * LATE_SECONDS
 """Seconds in which what is late is found to be."""
 
 

@@ -16,7 +16,7 @@ from outbox_tasks.database.engine import ANSWER_SECONDS_WITHOUT_LIMIT, NETWORK_S
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.database.schema import qualified, quoted
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
-from outbox_tasks.model import FIRST, LAST
+from outbox_tasks.model import FIRST_TIME, LAST_TIME
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows
 
@@ -122,9 +122,9 @@ def test_whoever_is_alone_may_take_long_and_others_are_told_so(store: Store, new
 
 
 TIMES: list[tuple[str, datetime]] = [
-    ("-infinity", FIRST), ("4713-01-01 BC", FIRST), ("0001-01-01 BC", FIRST),
+    ("-infinity", FIRST_TIME), ("4713-01-01 BC", FIRST_TIME), ("0001-01-01 BC", FIRST_TIME),
     ("2030-01-02 03:04:05+00", datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)),
-    ("9999-12-31", LAST), ("294276-12-31", LAST), ("infinity", LAST),
+    ("9999-12-31", LAST_TIME), ("294276-12-31", LAST_TIME), ("infinity", LAST_TIME),
 ]  # fmt: skip
 DEEP, LONG = "[" * 5000 + "]" * 5000, "1" * 5000
 

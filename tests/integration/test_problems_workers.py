@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from outbox_tasks.broker.names import QUEUES
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.operating.problems import Severity, examine, examine_worker
 from outbox_tasks.relay.store import Store
@@ -63,7 +63,7 @@ def test_workers_that_share_a_name_are_that_and_not_missing(site: Settings, stor
     def beat(number: int) -> None:
         facts = {"queues": [QUEUES[number % 2]], "started": f"{number % 2}"}
         seen = [{"name": "celery@here", "kind": "worker", "ago": 0, "facts": facts}]
-        store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
+        store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE_SECONDS)
 
     beat(0), beat(0)
     assert "same_name" not in roots(site)

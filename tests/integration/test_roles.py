@@ -25,7 +25,7 @@ from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings.operation import DAY
+from outbox_tasks.settings.operation import DAY_SECONDS
 from outbox_tasks.supervised.store import Runs
 from outbox_tasks.supervised.supervisor import Supervisor
 from tests.claims import drain_batches
@@ -363,7 +363,7 @@ class TestWork:
         past = Archived(place.engine, f'"{SCHEMA}"')
         past.fill(past.ago(30)), past.fill(past.ago(3))
         place.run(f"DROP TABLE {quoted(f'outbox_messages_{TODAY + 2}')}, {quoted(f'outbox_journal_{TODAY + 2}')}")
-        kept = {"archive_retention": 10 * DAY, "archive_export": tmp_path.as_uri()}
+        kept = {"archive_retention": 10 * DAY_SECONDS, "archive_export": tmp_path.as_uri()}
         store = Store.connect(settings_of("relay", place, **kept))
         try:
             done = maintain(store)

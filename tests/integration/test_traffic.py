@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.model import DrainAsked, LeasedMessage, Outcome, Single, Step
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import drain_in_slot
@@ -79,7 +79,7 @@ class TestSlots:
             ("two", 0, {"queues": ["outbox.drain", "outbox.publish"], "concurrency": 2}),
             ("three", 0, {"queues": ["outbox.drain"], "concurrency": 3}),
             ("claims", 0, {"queues": ["outbox.claim"], "concurrency": 7}),
-            ("gone", LATE, {"queues": ["outbox.drain"], "concurrency": 7}),
+            ("gone", LATE_SECONDS, {"queues": ["outbox.drain"], "concurrency": 7}),
         ]
         store = new_store(destinations=destinations)
         with rows.engine.begin() as connection:

@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
-from outbox_tasks.model import MAX_HEADERS
+from outbox_tasks.model import MAX_HEADER_BYTES
 from tests.conftest import eventually
 from tests.integration.sessions import configure_django
 from tests.storage.conftest import Box
@@ -304,7 +304,7 @@ class TestLimits:
 
     def test_the_table_takes_what_python_takes(self, box: Box, verb: str) -> None:
         most = {"aggregate_type": LONG * 1000, "aggregate_id": LONG * 1000, "content_type": LONG * 1000}
-        headers = {"a": "x" * (MAX_HEADERS - 9)}
+        headers = {"a": "x" * (MAX_HEADER_BYTES - 9)}
         if verb != "publish_once":  # the table has room for what a replay adds
             headers["replayed-id"] = str(uuid4())
         write(box, verb, event_type=LONG * 255, key=LONG * 255, headers=headers, **most)

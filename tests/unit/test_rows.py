@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from outbox_tasks.errors import InvalidMessage, PayloadTooLarge
-from outbox_tasks.model import FIRST, LAST, MAX_HEADERS, Message, sibling
+from outbox_tasks.model import FIRST_TIME, LAST_TIME, MAX_HEADER_BYTES, Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.rows import LONGEST_DELAY, rows
 
@@ -65,15 +65,15 @@ def test_a_priority_and_a_time_are_on_the_row_if_they_are_not_the_usual_ones() -
         ({"payload": "x" * 10}, {"payload": "x" * 11}),
         ({"payload": "é" * 5}, {"payload": "é" * 6}),
         ({"payload": b"\xff" * 10}, {"payload": b"\xff" * 11}),
-        ({"headers": {"a": "x" * (MAX_HEADERS - 9)}}, {"headers": {"a": "x" * (MAX_HEADERS - 8)}}),
+        ({"headers": {"a": "x" * (MAX_HEADER_BYTES - 9)}}, {"headers": {"a": "x" * (MAX_HEADER_BYTES - 8)}}),
         ({"key": "x" * 255}, {"key": "x" * 256}),
         ({"key": "x"}, {"key": ""}),
         ({"aggregate_id": "x" * 1000}, {"aggregate_id": "x" * 1001}),
         ({"aggregate_id": ""}, {"aggregate_id": 1}),
         ({"delay": LONGEST_DELAY}, {"delay": LONGEST_DELAY + timedelta(microseconds=1)}),
         ({"delay": 0}, {"delay": -0.001}),
-        ({"deliver_at": FIRST}, {"deliver_at": FIRST - timedelta(microseconds=1)}),
-        ({"deliver_at": LAST - timedelta(microseconds=1)}, {"deliver_at": LAST}),
+        ({"deliver_at": FIRST_TIME}, {"deliver_at": FIRST_TIME - timedelta(microseconds=1)}),
+        ({"deliver_at": LAST_TIME - timedelta(microseconds=1)}, {"deliver_at": LAST_TIME}),
     ],
 )
 def test_each_limit_is_within(within: dict[str, Any], beyond: dict[str, Any]) -> None:

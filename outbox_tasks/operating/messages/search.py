@@ -13,7 +13,7 @@ from uuid import UUID
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
-from outbox_tasks.model import MAX_TEXT, sibling
+from outbox_tasks.model import MAX_TEXT_CHARACTERS, sibling
 from outbox_tasks.operating.messages.find import ARCHIVED, LAST_NUMBER, MESSAGES, Filter, Lookup
 from outbox_tasks.operating.messages.missing import reasons, uuid_of
 from outbox_tasks.operating.messages.paging import read_page
@@ -87,8 +87,8 @@ def search(
     """The messages that a text names. `payloads`: also those in whose payload it stands, as far as two seconds go;
     `limit`: seconds that any other statement may run; `examined`: see `Reasons`. Raises `InvalidFilter`."""
     text = text.strip()
-    if not text or not is_text(text) or len(text) > MAX_TEXT:
-        raise InvalidFilter(reason=f"a search needs a text of 1 to {MAX_TEXT} characters, without NUL")
+    if not text or not is_text(text) or len(text) > MAX_TEXT_CHARACTERS:
+        raise InvalidFilter(reason=f"a search needs a text of 1 to {MAX_TEXT_CHARACTERS} characters, without NUL")
     answer = Answer(text)
     kinds = _named(database, answer, limit)
     if payloads and not any("id" in found for found in kinds.values()):

@@ -7,7 +7,7 @@ from typing import Any
 from outbox_tasks.broker import stamp
 from outbox_tasks.broker.places import joined
 from outbox_tasks.database.activity import CROSSED
-from outbox_tasks.database.connection import SLOW_TRIP
+from outbox_tasks.database.connection import SLOW_TRIP_SECONDS
 from outbox_tasks.errors import CrossedWires
 from outbox_tasks.operating.problems.answer import Silence
 from outbox_tasks.operating.problems.problem import Problem, error, note, warning
@@ -39,7 +39,7 @@ def reach(site: Site) -> Problems:
     site.reached.add("broker")
     if answer.info is not None:
         site.reached.add("redis")
-    if answer.seconds >= SLOW_TRIP:
+    if answer.seconds >= SLOW_TRIP_SECONDS:
         yield warning(
             "broker_slow",
             f"The broker {url} is slow: a round trip takes {answer.seconds:.1f} s.",

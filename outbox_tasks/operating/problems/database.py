@@ -6,8 +6,8 @@ import json
 
 import psycopg
 
-from outbox_tasks.database.activity import LATE
-from outbox_tasks.database.connection import SLOW_TRIP, lacks_rights
+from outbox_tasks.database.activity import LATE_SECONDS
+from outbox_tasks.database.connection import SLOW_TRIP_SECONDS, lacks_rights
 from outbox_tasks.database.engine import PIPE
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
@@ -50,7 +50,7 @@ def reach(site: Site) -> Problems:
 
 def _slow(site: Site) -> Problems:
     seconds = site.store.round_trip()
-    if seconds >= SLOW_TRIP:
+    if seconds >= SLOW_TRIP_SECONDS:
         yield error(
             "database_slow",
             f"The database is slow: a round trip takes {seconds:.1f} s.",
@@ -83,7 +83,7 @@ def writes(site: Site) -> Problems:
     probe = json.dumps([{"name": f"probe of {holder()}", "kind": "probe", "ago": 0.0, "facts": {}}])
     try:
         with site.store.rolled_back(2.0) as run:
-            run("report/beat.sql", seen=probe, late=LATE)
+            run("report/beat.sql", seen=probe, late=LATE_SECONDS)
     except (DatabaseUnavailable, psycopg.Error) as refused:
         if isinstance(refused, DatabaseUnavailable) and lacks_rights(refused):
             return  # a role that may only look; `rights_missing` says whether the relay's own lacks any

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Engine
 
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.settings import Settings
@@ -136,7 +136,7 @@ class Traffic(Database):
     def _count_processes(self) -> int:
         now = time.monotonic()
         if now >= self._counted_at + PROCESSES_COUNTED_SECONDS:
-            self._processes = int(self.ask("traffic/processes.sql", late=LATE)[0].count)
+            self._processes = int(self.ask("traffic/processes.sql", late=LATE_SECONDS)[0].count)
             self._counted_at = now
         return self._processes
 

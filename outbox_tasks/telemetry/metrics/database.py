@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.operating import overview, status
 from outbox_tasks.operating.overview import Destinations, DestinationStatus
 from outbox_tasks.operating.problems import Connections, Examination, Severity
@@ -81,7 +81,9 @@ def _relay(seen: Status) -> list[Metric]:
     oldest = {name: feed.age for name, feed in feeds.items()}
     archived = "Messages in the archive, estimated when there are many."
     return [
-        _gauge("outbox_workers", f"Workers seen within {LATE:g} seconds.", [], {(): len(seen.heartbeats.alive)}),
+        _gauge(
+            "outbox_workers", f"Workers seen within {LATE_SECONDS:g} seconds.", [], {(): len(seen.heartbeats.alive)}
+        ),
         _gauge("outbox_drains", "Drains that are at work.", [], {(): seen.drains}),
         _gauge("outbox_archive_rows", archived, [], {(): seen.archived}),
         _gauge("outbox_feed_copied", "Rows of a feed that were copied, in all.", by, copied),
