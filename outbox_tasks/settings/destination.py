@@ -104,12 +104,12 @@ def _number_or_all(value: object, check: ValidatorFunctionWrapHandler) -> object
 
 # The types of the numbers. Their bounds are within what the database, Celery and the system's clocks can take, also
 # when several are added up.
-Seconds = Annotated[float, Field(ge=SHORTEST_SECONDS, le=WEEK_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=SHORTEST_SECONDS, le=WEEK_SECONDS)]
 """For which a process waits. In milliseconds it is an int32."""
-SecondsOrZero = Annotated[float, Field(ge=0, le=WEEK_SECONDS, allow_inf_nan=False), AfterValidator(_none_or_enough)]
-Span = Annotated[float, Field(ge=SHORTEST_SECONDS, le=CENTURY_SECONDS, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=WEEK_SECONDS), AfterValidator(_none_or_enough)]
+Span = Annotated[float, Field(ge=SHORTEST_SECONDS, le=CENTURY_SECONDS)]
 """An age. So long ago, or so far ahead, is still a date."""
-SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY_SECONDS, allow_inf_nan=False), AfterValidator(_none_or_enough)]
+SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY_SECONDS), AfterValidator(_none_or_enough)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Attempts = Annotated[int, Field(ge=1, le=30_000)]
 """The tables count them in a smallint."""
@@ -118,7 +118,7 @@ Singles = Annotated[Literal["all"] | Annotated[int, Field(ge=0, le=200)], WrapVa
 Processes = Annotated[int, Field(ge=1, le=10_000)]
 Bytes = Annotated[int, Field(ge=1, le=MAX_PAYLOAD_BYTES)]
 """Of one payload, which is in memory several times while it is sent."""
-PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000, allow_inf_nan=False)]
+PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 

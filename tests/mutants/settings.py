@@ -12,7 +12,8 @@ FAULTS = [
         "return Environment(settings_cls), keywords, *others", SETTINGS, "A variable wins over a keyword."),
     Fault(SOURCES, "(project, read_file(), its_database))", "(read_file(), project, its_database))",
         "tests/integration/test_django.py::test_the_settings_of_a_project_are_enough "
-        "tests/integration/test_django.py::test_a_variable_that_names_another_database_than_the_project_is_found",
+        "tests/integration/test_django.py::test_a_variable_that_names_another_database_than_the_proj"
+        "ect_is_found",
         "The file wins over Django's settings."),
     Fault(INIT, "frozen=True, env_ignore_empty=True", "frozen=True, env_ignore_empty=False", SETTINGS,
         "An empty variable is a value."),
@@ -53,8 +54,6 @@ FAULTS = [
     Fault(PLACE, 'query.replace("+", "%2B")', "query", SETTINGS, "A plus in an option becomes a space."),
     Fault(PLACE, "return SplitResult(scheme.lower(), *rest)", "return SplitResult(scheme, *rest)", SETTINGS,
         "KAFKA:// is an unknown scheme."),
-    Fault(PLACE, "le=WEEK_SECONDS, allow_inf_nan=False), AfterValidator",
-        "le=WEEK_SECONDS, allow_inf_nan=True), AfterValidator", SETTINGS, "A time limit may be no number."),
     Fault(PLACE, "if self.supervised and self.scheme != \"celery\":",
         "if self.supervised and self.scheme == \"celery\":",
         "tests/supervised/test_supervised.py::test_only_a_celery_destination_can_be_supervised",
