@@ -134,8 +134,8 @@ FAULTS = [
     ),
     Fault(
         f"{D}/celery_task/publisher.py",
-        "create_task_message(message.id, name,",
-        "create_task_message(message.id, name, root_id=message.key,",
+        "{}, ignore_result=False)",
+        "{}, ignore_result=False, root_id=message.event_type)",
         f"{T}/test_celery_task.py",
         "the tasks that a task starts do not belong to it",
     ),
@@ -356,7 +356,7 @@ FAULTS = [
     ),
     Fault(
         f"{D}/common/grpc_status.py",
-        '    StatusCode.UNAUTHENTICATED: (Outcome.outage, "unauthorized"),\n',
+        '    StatusCode.UNAUTHENTICATED: (Result.OUTAGE, "unauthorized"),\n',
         "",
         f"{T}/test_pubsub.py::TestTheStatusOfARequest {T}/test_grpc_events.py::TestTheStatusOfACall",
         "with a wrong password each message spends its attempts and dies",

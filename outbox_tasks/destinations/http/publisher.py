@@ -89,7 +89,7 @@ class _Sends(NamedTuple):
     requests: dict[int, _Request]
     outcomes: dict[int, Outcome]
     waiting: deque[deque[int]]
-    """The places of what waits, by key."""
+    """The places of the messages that wait: a queue for each key."""
     longer: float
     """Seconds after which no send begins; 0: no key has several messages, and all have the time of one send."""
 

@@ -26,7 +26,7 @@ from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 OPTIONS: options.Options = {"maxlen": options.number(1, 10**15 - 1)}
 
 Entry = tuple[int, bytes]
-"""How many texts the fields of a message are, and the texts as Redis reads them.
+"""The fields of a message: how many texts they are, and the texts as Redis reads them.
 https://redis.io/docs/latest/develop/reference/protocol-spec/"""
 
 IN_ORDER = """local sent, at = 0, 1
@@ -37,8 +37,8 @@ while at <= #ARGV do
   sent, at = sent + 1, last + 1
 end
 return {sent}"""
-"""Runs commands, each given as the number of its texts and these. Answers how many Redis has run before one that it
-refuses, and the refusal."""
+"""A script in Lua. Its arguments are commands, and before each command the number of its texts. It runs the commands
+in order, up to the first that Redis refuses. It answers how many were run, and the refusal if there was one."""
 
 
 class RedisStreamPublisher:
@@ -151,7 +151,7 @@ class RedisStreamPublisher:
 
 
 def _behind(messages: Sequence[LeasedMessage], passing: Container[int]) -> list[int]:
-    """The places of the messages behind one of their key whose place is not among these."""
+    """The places of messages that must not be sent, because an earlier one of their key is not among `passing`."""
     behind, stopped = [], set[str | None]()
     for place, message in enumerate(messages):
         if message.key in stopped:
