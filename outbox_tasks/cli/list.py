@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import click
@@ -78,7 +79,7 @@ def _remarks(page: Page, count: int, limit: int) -> Iterator[str]:
 
 def _message_lines(messages: list[dict[str, Any]]) -> RenderableType:
     """Each message on one line, and a second one for its error and key."""
-    head = Text(f"{'id':<36}  {'state':<9}  {'age':<4} message", "bold", no_wrap=True, overflow="ellipsis")
+    head = Text(f"{'id':<36}  {'state':<9}  {'age':<6} message", "bold", no_wrap=True, overflow="ellipsis")
     return Group(head, *map(listed, messages))
 
 
@@ -103,8 +104,12 @@ def _error_table(groups: list[dict[str, Any]]) -> Table:
     for group in groups:
         what = Text(f"{one_line(group['destination'])}  {one_line(group['event_type'])}", "bold")
         what.append(f"\n{error_of(group)}", "red").append(f"\n{group['id']}", "dim")
-        rows.add_row(cell(group["group"]), _count(group["count"]), ago(group["first_at"]), ago(group["dead_at"]), what)
+        rows.add_row(cell(group["group"]), _count(group["count"]), _age(group["first_at"]), _age(group["dead_at"]), what)
     return rows
+
+
+def _age(moment: datetime) -> str:
+    return ago(moment).removesuffix(" ago")
 
 
 def _list_keys(store: Store, destination: str | None, limit: int) -> None:

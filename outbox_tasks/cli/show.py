@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from outbox_tasks.operating.problems import Examination
     from outbox_tasks.settings import Settings
 
-LONGEST = 64 * 1024
-"""Bytes of a payload that a terminal gets. A pipe gets all of it."""
-
-HEX_LINES = 32
+PAYLOAD_CHARACTERS, PAYLOAD_HEX_LINES = 64 * 1024, 32
+"""How much of a payload is shown. With --payload all of it is printed."""
 
 
 @click.command()
@@ -166,16 +164,15 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _moment(at: Any) -> str:
-    past = ago(at)
-    return f"{moment(at)} ({past if past.startswith('in ') else past + ' ago'})"
+    return f"{moment(at)} ({ago(at)})"
 
 
 def shown_payload(payload: bytes) -> str:
     """Text, or the first bytes as hexadecimal numbers."""
     text = laid_out(payload)
     if text is None:
-        return hexadecimal(payload, HEX_LINES) + _rest(len(payload) - 16 * HEX_LINES, "bytes")
-    return printable(text[:LONGEST]) + _rest(len(text) - LONGEST, "characters")
+        return hexadecimal(payload, PAYLOAD_HEX_LINES) + _rest(len(payload) - 16 * PAYLOAD_HEX_LINES, "bytes")
+    return printable(text[:PAYLOAD_CHARACTERS]) + _rest(len(text) - PAYLOAD_CHARACTERS, "characters")
 
 
 def _rest(count: int, unit: str) -> str:

@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from io import BytesIO
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,7 +22,7 @@ from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebMisu
 from outbox_tasks.operating.problems import CODES
 from outbox_tasks.web import Page, Person, Role, forms, render, routes, sign_in
 from outbox_tasks.web import page as page_module
-from outbox_tasks.web.looks import ANSWERS_KEPT, Looks
+from outbox_tasks.web.looks import ANSWERS_KEPT, ERROR_SECONDS, Looks, Searches
 from outbox_tasks.web.overview import PLACES
 from outbox_tasks.web.routes import Route
 from outbox_tasks.web.visit import Visit
@@ -98,7 +99,9 @@ class TestWhoMayComeIn:
     def test_who_has_the_password_comes_in_and_is_where_they_wanted_to_be_and_signs_out(self, page: Page) -> None:
         browser = Browser(page)
         assert 'name="next" value="/messages?key=%C3%BC+%26"' in browser.get("/messages", key="ü &").text
+        former = browser.token
         let_in = sign(browser, next="/messages?key=%C3%BC+%26")
+        assert browser.token != former  # whoever planted a session in this browser does not know the new one
         assert (let_in.status_code, let_in.headers["Location"]) == (303, "/messages?key=%C3%BC+%26")
         assert browser.get("/messages").status_code == LET_IN
         assert browser.ask("POST", "/sign-out", data={"csrf": "x"}).status_code == 403
@@ -150,6 +153,8 @@ class TestWhoMayComeIn:
             clock[0] += 0.1
         assert sign(browser).status_code == 429
         clock[0] = 1000.0 + sign_in.MINUTE_SECONDS
+        for _ in range(sign_in.WRONG_OF_A_CLIENT - 1):  # a new minute has all its tries again
+            assert sign(browser, password="wrong").status_code == 401
         assert sign(browser).status_code == 303
 
     def test_behind_a_proxy_each_client_is_counted_and_who_invents_addresses_too(
@@ -340,6 +345,17 @@ class TestAnswers:
 
         assert sorted(asyncio.run(two())) == [303, 503]
 
+    def test_after_an_error_the_turn_is_given_back(self, make_page: MakePage, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(page_module, "READERS_AT_ONCE", 1)
+        monkeypatch.setattr(page_module, "TURN_SECONDS", 1.0)
+
+        def broken(visit: Visit) -> Response:
+            raise RuntimeError
+
+        monkeypatch.setattr(routes, "ROUTES", [Route("GET", "/broken", Role.LOOK, broken, without_tables=True)])
+        page = make_page(who=visitor)
+        assert [by_wsgi(page, "/broken", HTTP_X_PERSON="anna LOOK")[0][:3] for _ in range(3)] == ["500"] * 3
+
     def test_a_child_process_has_connections_and_looks_of_its_own(self, make_page: MakePage) -> None:
         page = make_page(who=visitor)
         assert by_wsgi(page, "/", HTTP_X_PERSON="anna ACT")[0].startswith("503")
@@ -379,11 +395,15 @@ class TestWhatArrives:
         assert browser.ask("POST", "/acts", headers=headers, content=body).status_code == 400
 
     def test_a_form_that_came_in_part_is_refused(self, make_page: MakePage) -> None:
-        page = make_page(who=visitor)
-        environ = {"CONTENT_TYPE": "application/x-www-form-urlencoded", "REQUEST_METHOD": "POST"}
-        who = {"HTTP_X_PERSON": "anna ACT"}
-        status, text = by_wsgi(page, "/acts", b"csrf=x", **environ, **who, CONTENT_LENGTH="70")
-        assert (status, b"Nothing was done" in text) == ("403 Forbidden", True)
+        browser = Browser(make_page(who=visitor))
+        body = f"csrf={browser.token}".encode()
+        environ = {
+            "CONTENT_TYPE": "application/x-www-form-urlencoded", "REQUEST_METHOD": "POST",
+            "HTTP_X_PERSON": "anna ACT", "HTTP_COOKIE": "; ".join(f"{c.name}={c.value}" for c in browser.cookies.jar),
+        }  # fmt: skip
+        for missing, status in ((20, "403"), (0, "503")):
+            length = str(len(body) + missing)
+            assert by_wsgi(browser.page, "/acts", body, **environ, CONTENT_LENGTH=length)[0][:3] == status
 
     def test_only_a_form_with_a_payload_may_be_as_long_as_one(self, page: Page) -> None:
         assert forms.longest_form(page.settings) == forms.FORM_BYTES + 3 * 1_048_576
@@ -420,6 +440,8 @@ class TestTexts:
         assert self.shown("{{ x|when }}", x=moment) == (
             '<time datetime="2026-01-02T03:04:05+00:00" title="2026-01-02 03:04:05 UTC">2026-01-02 03:04:05 UTC</time>'
         )
+        there = moment.astimezone(timezone(timedelta(hours=5)))
+        assert self.shown("{{ x|when }}", x=there) == self.shown("{{ x|when }}", x=moment)
         now = datetime.now(UTC)
         assert ">5 min ago</time>" in self.shown("{{ x|ago }}", x=now - timedelta(minutes=5))
         assert ">in 5 min</time>" in self.shown("{{ x|ago }}", x=now + timedelta(minutes=5, seconds=1))
@@ -460,7 +482,7 @@ class TestLooks:
         assert looks.get("start", lambda: next(seen), 60.0) == 1
         assert looks.get("start", lambda: next(seen), 60.0) == 1
 
-    def test_trouble_is_shared_too(self) -> None:
+    def test_trouble_is_shared_too_but_not_for_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
         looks, asked = Looks(), []
 
         def read() -> None:
@@ -471,6 +493,9 @@ class TestLooks:
             with pytest.raises(DatabaseUnavailable):
                 looks.get("start", read, 60.0)
         assert asked == [1]
+        clock = time.monotonic() + ERROR_SECONDS
+        monkeypatch.setattr("outbox_tasks.web.looks.time.monotonic", lambda: clock)
+        assert looks.get("start", lambda: "it is back", 60.0) == "it is back"
 
     def test_what_counts_no_more_is_not_kept(self) -> None:
         looks = Looks()
@@ -486,6 +511,17 @@ class TestLooks:
         assert len(looks._answers) <= ANSWERS_KEPT
         looks.forget("message ")
         assert not looks._answers
+
+
+def test_a_search_that_fails_makes_room_for_the_next_one() -> None:
+    searches = Searches()
+    for _ in range(5):
+        with pytest.raises(RuntimeError), searches.by("anna"):
+            raise RuntimeError
+    with searches.by("anna"), searches.by("anna"), pytest.raises(HTTPException), searches.by("anna"):
+        pass
+    with searches.by("anna"), searches.by("anna"), searches.by("bob"), searches.by("bob"), pytest.raises(HTTPException):
+        searches.by("carl").__enter__()
 
 
 class TestSettings:

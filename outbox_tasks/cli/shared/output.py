@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outbox_tasks.operating.messages.life import error_of
-from outbox_tasks.text import one_line, printable
+from outbox_tasks.text import one_line, printable, span
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,8 +23,7 @@ JSON = f"{__name__}.json"
 
 STATE_STYLES = {
     "pending": "", "scheduled": "cyan", "leased": "blue", "handed over": "blue", "running": "blue",
-    "retrying": "yellow", "dead": "red", "sent": "green",
-    "discarded": "dim",
+    "retrying": "yellow", "dead": "red", "sent": "green", "discarded": "dim",
 }  # fmt: skip
 
 
@@ -36,18 +35,18 @@ def _remember(context: click.Context, _: click.Parameter, value: bool) -> bool:
 json_option = click.option(
     "--json", is_flag=True, expose_value=False, callback=_remember, help="Print one JSON object."
 )
-"""--json: `answer` knows it, and `wants_json`."""
+"""--json. `answer` and `wants_json` know whether it was given."""
 
 
 def wants_json() -> bool:
-    """Whether a program asks, and nobody is there to be asked."""
+    """Whether a program asks, so that no person can be asked."""
     return bool(click.get_current_context().meta.get(JSON))
 
 
-def answer(found: Any, shown: str | RenderableType | None = None) -> None:
-    """What a command found: `found` for programs, or `shown` for people."""
+def answer(facts: Any, shown: str | RenderableType | None = None) -> None:
+    """The answer of a command: `facts` for programs, or `shown` for people."""
     if wants_json():
-        echo_json(found)
+        echo_json(facts)
     elif isinstance(shown, str):
         say(shown)
     elif shown is not None:
@@ -60,7 +59,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def remark(*texts: str) -> None:
-    """For people, beside an answer. Nobody reads it where a program asks."""
+    """For people, on stderr, beside an answer. Programs get none."""
     for text in () if wants_json() else texts:
         say(text, err=True)
 
@@ -88,29 +87,20 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def age(seconds: float) -> str:
-    """A length of time in two or three characters: 45s, 12m, 3h, 9d."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{max(0, int(seconds))}s"
-
-
 def ago(moment: datetime) -> str:
-    """How long ago something was; with "in", how far ahead it is."""
+    """How long ago something was; for the future, "in" how long it will be."""
     seconds = (datetime.now(UTC) - moment).total_seconds()
-    return age(seconds) if seconds >= 0 else f"in {age(-seconds)}"
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
 
 
 def listed(message: dict[str, Any]) -> Text:
-    """A message on a line that is cut, and on a second one its error and key, if it has any."""
+    """A message on a line that is cut, and on a second line its error and key, if it has any."""
     from rich.text import Text
 
     line = Text(f"{message['id']}  ", no_wrap=True, overflow="ellipsis")
     line.append(f"{message['state']:<9}", STATE_STYLES[message["state"]])
-    line.append(
-        f"  {ago(message['created_at']):<4} {one_line(message['destination'])}  {one_line(message['event_type'])}"
-    )
+    names = f"{one_line(message['destination'])}  {one_line(message['event_type'])}"
+    line.append(f"  {ago(message['created_at']).removesuffix(' ago'):<6} {names}")
     key = f"key {one_line(message['key'])}" if message["key"] is not None else ""
     if more := "  ".join(filter(None, (error_of(message), key))):
         line.append(f"\n  {more}", "dim")
@@ -128,10 +118,10 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
     """A table that fits the terminal: only the last column may be cut."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold", width=console().width)
+    rows = Table(box=None, pad_edge=False, header_style="bold", width=console().width)
     for name in columns:
-        made.add_column(
+        rows.add_column(
             name, no_wrap=True, overflow="ellipsis", justify="right" if name in right else "left",
             ratio=1 if name == columns[-1] else None,
         )  # fmt: skip
-    return made
+    return rows
