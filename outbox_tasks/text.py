@@ -13,11 +13,11 @@ from urllib.parse import unquote
 STARS = "***"
 
 URL = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://\S)(\S*)")
-"""What stands before a URL, and the URL. Each part has one way to fit, so that no text of others takes long: this is
-true of every pattern here."""
+"""The characters before a URL, and the URL. Each part fits in one way only, so that no text of others takes long. That
+is true of every pattern here."""
 
-AFTER = ".,;:!?'\")>]}"
-"""Signs that end a URL's sentence, and are no part of it."""
+SIGNS_AFTER_A_URL = ".,;:!?'\")>]}"
+"""They end the sentence, and are no part of the URL."""
 
 WEB = ("http", "https")
 """Schemes whose path is hidden. The path of a webhook is its password."""
@@ -30,8 +30,8 @@ SECRET_OPTION = re.compile(r"(?i)(?!.*file$).*(?:pass|pwd|token|secret|key|beare
 
 ASSIGNED = re.compile(r"(?i)\b(password|passwd|pwd|secret|token|api_?key|sharedaccesskey)=(?!\*)[^\s&;,]+")
 
-SHORTEST = 4
-"""Characters. Shorter values are not looked for in a text: they are no secrets, and parts of many words."""
+SECRET_CHARACTERS = 4
+"""Shorter values are not looked for in a text: they are no secrets, and parts of many words."""
 
 
 def is_text(value: object) -> bool:
@@ -157,7 +157,7 @@ def without_login(url: str) -> str:
 def without_secrets(text: str, *urls: str, most: int | None = None) -> str:
     """`text`, such as a client's error, with all its URLs redacted, and without the secrets of `urls`. No more than its
     first `most` characters."""
-    secrets = {secret for url in urls for secret in _secrets(url) if len(secret) >= SHORTEST}
+    secrets = {secret for url in urls for secret in _secrets(url) if len(secret) >= SECRET_CHARACTERS}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, STARS)
     if most is not None:
@@ -199,9 +199,9 @@ def _clean(record: logging.LogRecord) -> bool:
     return True
 
 
-def _url(found: re.Match[str]) -> str:
-    rest = found[3].rstrip(AFTER)
-    return f"{found[1]}{redacted(found[2] + rest)}{found[3][len(rest) :]}"
+def _url(match: re.Match[str]) -> str:
+    rest = match[3].rstrip(SIGNS_AFTER_A_URL)
+    return f"{match[1]}{redacted(match[2] + rest)}{match[3][len(rest) :]}"
 
 
 def _redacted(url: str) -> str:
@@ -229,13 +229,13 @@ def _secrets(url: str) -> Iterator[str]:
     scheme, _, rest = url.partition("://")
     login, _, place = rest.rpartition("@")
     *others, last = login.split(",")  # before each host of several, or before the last one for all
-    for one in (login, last, *(other.rpartition("@")[0] for other in others)):
-        user, colon, password = one.partition(":")
-        found = password if colon else user
-        if found and scheme not in CONTAINERS:
-            yield from (found, unquote(found))
+    for part in (login, last, *(other.rpartition("@")[0] for other in others)):
+        user, colon, password = part.partition(":")
+        secret = password if colon else user
+        if secret and scheme not in CONTAINERS:
+            yield from (secret, unquote(secret))
             # Some clients take the end of such a password for the host, or its beginning for the port, and quote it.
-            yield from re.split(r"[@/?#:;]", found)
+            yield from re.split(r"[@/?#:;]", secret)
     query = rest.partition("?")[2]
     if scheme in WEB:
         yield from (f"/{place.partition('?')[0].partition('/')[2]}", query)

@@ -39,14 +39,14 @@ def drain(seconds: float | None) -> None:
     raise SystemExit(_run(seconds))
 
 
-class _Told(Listener):
+class _Counting(Listener):
     """Logs what is dead, and counts what is settled."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
     def dead(self, verdict: Verdict) -> None:
-        # Without the error's text: it may quote the message. See `logs`.
+        # The error's text may quote the message, so the log gets only the code.
         log.warning("message %s is dead: %s", verdict.message.id, verdict.code)
 
     def done(self, destination: str, lease: str, verdicts: Sequence[Verdict], seconds: float) -> None:
@@ -65,7 +65,7 @@ def _run(seconds: float | None) -> int:
             return stopped.is_set() or time.monotonic() > deadline
 
         try:
-            drained = drain_all(store, publishers, _Told(counters), stop=stop)
+            drained = drain_all(store, publishers, _Counting(counters), stop=stop)
             counters.ran("claim", claimed=_sent(drained))
             if _sent(drained):
                 counters.ran("publish")
@@ -74,7 +74,7 @@ def _run(seconds: float | None) -> int:
             publishers.close()
         not_sent = [] if drained.more else unsent(store)
     _report(drained, not_sent)
-    failed = drained.steps[Step.DEAD] or drained.steps[Step.OUTAGE] or any(one.state != "behind" for one in not_sent)
+    failed = drained.steps[Step.DEAD] or drained.steps[Step.OUTAGE] or any(rest.state != "behind" for rest in not_sent)
     return int(bool(failed))
 
 
@@ -93,8 +93,9 @@ def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
     if not not_sent:
         text += ". Stopped before the end" if drained.more else ". Nothing more is due"
     lines = [f"{text}."]
-    for one in not_sent:
-        waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED_EXACTLY else None)
-        lines.append(one_line(f"{one.destination} still has {waiting}, because {one.why}."))
+    for rest in not_sent:
+        at_least = f"{rest.waiting:,} or more" if rest.waiting >= COUNTED_EXACTLY else None
+        waiting = many(rest.waiting, "message", at_least)
+        lines.append(one_line(f"{rest.destination} still has {waiting}, because {rest.why}."))
     counts = {"sent": sent, "later": later, "dead": dead, "ended": not drained.more, "outages": outages}
-    answer({**counts, "left": [asdict(one) for one in not_sent]}, "\n".join(lines))
+    answer({**counts, "left": [asdict(rest) for rest in not_sent]}, "\n".join(lines))

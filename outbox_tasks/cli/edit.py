@@ -33,16 +33,16 @@ def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: b
     The audit keeps the former payload: `outbox-tasks audit --payload NO` prints it. The message keeps its id. A
     consumer that took it despite the error recognises a repetition."""
     with open_store() as store:
-        found = Lookup(store).dead_letter(id)
-        former = found["payload"]
+        message = Lookup(store).dead_letter(id)
+        former = message["payload"]
         payload = source.read() if source is not None else _edited(former)
-        kind = content_type or found["content_type"]
+        kind = content_type or message["content_type"]
         operator = Operator(store, options.who, options.why)
-        operator.check(found, payload, kind)
-        if (payload, kind) == (former, found["content_type"]):
+        operator.check(message, payload, kind)
+        if (payload, kind) == (former, message["content_type"]):
             raise click.ClickException("Nothing was changed.")
         if not wants_json():
-            console().print(_difference(former, payload, found["content_type"], kind))
+            console().print(_difference(former, payload, message["content_type"], kind))
         plan = {"size": len(payload), "former_size": len(former)}
         if not options.agreed(plan, "Keep this payload" + (" and send it?" if redrive else "?")):
             return

@@ -104,7 +104,9 @@ def _error_table(groups: list[dict[str, Any]]) -> Table:
     for group in groups:
         what = Text(f"{one_line(group['destination'])}  {one_line(group['event_type'])}", "bold")
         what.append(f"\n{error_of(group)}", "red").append(f"\n{group['id']}", "dim")
-        rows.add_row(cell(group["group"]), _count(group["count"]), _age(group["first_at"]), _age(group["dead_at"]), what)
+        rows.add_row(
+            cell(group["group"]), _count(group["count"]), _age(group["first_at"]), _age(group["dead_at"]), what
+        )
     return rows
 
 

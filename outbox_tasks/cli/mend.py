@@ -36,26 +36,26 @@ choice_options = together(
 
 @click.command()
 @choice_options
-def redrive(**given: Any) -> None:
+def redrive(**values: Any) -> None:
     """Send dead letters again: these IDS, or all that match the filters.
 
     They are due at once, have all their attempts again, and their age counts from now. A message with a key keeps its
     place in the order of the key. Ctrl-C stops after the current batch; redriven messages stay redriven. Exit code 1
     if it was stopped, or if one of the IDS is not dead.
     """
-    _act("redrive", (), **given)
+    _act("redrive", (), **values)
 
 
 @click.command("try")
 @choice_options
-def try_now(**given: Any) -> None:
+def try_now(**values: Any) -> None:
     """Try messages at once that wait for another attempt: these IDS, or all that match the filters.
 
     Their attempts and the order of their keys stay. With --destination and no other filter, an open circuit is tried at
     once, too. A pause by a person stays: see resume. Ctrl-C stops after the current batch. Exit code 1 if it was
     stopped, or if one of the IDS does not wait for an attempt.
     """
-    _act("try", (), **given)
+    _act("try", (), **values)
 
 
 @click.command()
@@ -65,24 +65,24 @@ def try_now(**given: Any) -> None:
 )  # fmt: skip
 @click.option("--delete", is_flag=True, help="Delete them for good: the archive does not keep them.")
 @choice_options
-def discard(states: tuple[str, ...], delete: bool, **given: Any) -> None:
+def discard(states: tuple[str, ...], delete: bool, **values: Any) -> None:
     """Give messages up: they go to the archive as discarded, and are never sent.
 
     Takes these IDS if they are dead or still wait, or all messages that match the filters: dead ones, unless --state
     names others. Ctrl-C stops after the current batch. Exit code 1 if it was stopped, or if one of the IDS could not
     be discarded.
     """
-    _act("purge" if delete else "discard", states, **given)
+    _act("purge" if delete else "discard", states, **values)
 
 
 def _act(
     action: Action, states: tuple[str, ...], ids: Sequence[UUID], group: str | None, error: str | None,
-    everything: bool, limit: int | None, rate: float | None, options: ActOptions, **given: Any,
+    everything: bool, limit: int | None, rate: float | None, options: ActOptions, **values: Any,
 ) -> None:  # fmt: skip
     """Do it to the messages that the options choose. Takes the values of `choice_options`."""
     verb = "discard" if action == "purge" else action
-    filtered = any(value is not None for value in (group, error, *given.values()))
+    filtered = any(value is not None for value in (group, error, *values.values()))
     check_choice(f"{verb}: IDS, filters such as --destination", ids, everything or filtered, limit)
-    wanted = for_act(verb, as_filter(states, error, group, **given), named=bool(ids))
+    wanted = for_act(verb, as_filter(states, error, group, **values), named=bool(ids))
     with open_store() as store:
         do(store, Choice(action, wanted, list(dict.fromkeys(ids))), replace(options, limit=limit, rate=rate))

@@ -55,42 +55,42 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
     app, _ = installed() or (None, None)
     with open_store() as store:
         examined = partial(_examined, store.settings, app)
-        answered = search(store, text, examined, payloads=payloads)
-        found = None if answered.only is None else Lookup(store, examined).one(answered.only)
-    if found is None and only_payload:
-        raise click.UsageError(f"{len(answered.messages)} messages fit, and --payload is for one: name its id.")
-    if found is None:
-        answer(asdict(answered), _listed(answered))
-        for line in _remarks(answered) if not wants_json() else ():
+        results = search(store, text, examined, payloads=payloads)
+        message = None if results.only is None else Lookup(store, examined).one(results.only)
+    if message is None and only_payload:
+        raise click.UsageError(f"{len(results.messages)} messages fit, and --payload is for one: name its id.")
+    if message is None:
+        answer(asdict(results), _listed(results))
+        for line in _remarks(results) if not wants_json() else ():
             say(line, err=True)
-        raise SystemExit(0 if answered.messages else 1)
+        raise SystemExit(0 if results.messages else 1)
     if only_payload:
-        echo_raw(found["payload"])
+        echo_raw(message["payload"])
     else:
-        answer(_with_text(found), _message(found))
+        answer(_with_text(message), _message(message))
 
 
-def _listed(answered: Answer) -> RenderableType | None:
+def _listed(results: Answer) -> RenderableType | None:
     """Each message on a line, and below it why it is where it is."""
-    if not answered.messages:
+    if not results.messages:
         return None
     lines = []
-    for message in answered.messages:
+    for message in results.messages:
         lines.append(listed(message))
         kinds = ", ".join(KINDS[kind] for kind in message["kinds"])
         lines.append(Text(f"  {kinds}{': ' + one_line(str(message['waits'])) if message['waits'] else ''}", "dim"))
     return Group(*lines)
 
 
-def _remarks(answered: Answer) -> Iterator[str]:
-    if answered.more:
-        yield f"There may be more: {shell_line('list', '--key', answered.text)}"
-    if (looked := answered.payloads) is not None and not looked.complete:
+def _remarks(results: Answer) -> Iterator[str]:
+    if results.more:
+        yield f"There may be more: {shell_line('list', '--key', results.text)}"
+    if (looked := results.payloads) is not None and not looked.complete:
         far = "" if looked.back_to is None else f", back to those of {moment(looked.back_to)}"
         yield f"Looked into {many(looked.count, 'payload')}{far}: that took two seconds."
-    if not answered.messages:
-        yield f"No message fits {answered.text!r}. It may be that:"
-    yield from (f"- {reason}" for reason in answered.reasons)
+    if not results.messages:
+        yield f"No message fits {results.text!r}. It may be that:"
+    yield from (f"- {reason}" for reason in results.reasons)
 
 
 def _examined(settings: Settings, app: Celery | None) -> Examination:
@@ -100,66 +100,68 @@ def _examined(settings: Settings, app: Celery | None) -> Examination:
     return examine(settings, app)
 
 
-def _with_text(found: dict[str, Any]) -> dict[str, Any]:
+def _with_text(message: dict[str, Any]) -> dict[str, Any]:
     """The message for JSON: a payload that is not text in base64."""
-    payload, rest = found["payload"], {name: value for name, value in found.items() if name != "payload"}
+    payload, rest = message["payload"], {name: value for name, value in message.items() if name != "payload"}
     try:
         return {**rest, "payload": payload.decode()}
     except ValueError:
         return {**rest, "payload_base64": base64.b64encode(payload).decode()}
 
 
-def _message(one: dict[str, Any]) -> RenderableType:
+def _message(message: dict[str, Any]) -> RenderableType:
     """The facts, the history and the payload."""
-    parts: list[RenderableType] = [Text(f"Message {one['id']}", "bold"), _grid(_facts(one))]
-    events = ((event.at if isinstance(event.at, str) else moment(event.at), event.text) for event in life(one))
+    parts: list[RenderableType] = [Text(f"Message {message['id']}", "bold"), _grid(_facts(message))]
+    events = ((event.at if isinstance(event.at, str) else moment(event.at), event.text) for event in life(message))
     parts += [Text("\nHistory", "bold"), _grid(events)]
-    if len(one["history"]) >= HISTORY_KEPT:
+    if len(message["history"]) >= HISTORY_KEPT:
         parts.append(Text(f"Of a long history, the first entry and the last {HISTORY_KEPT - 1} are kept.", "dim"))
-    if traces := tracebacks(one):
+    if traces := tracebacks(message):
         parts += [Text("\nTraceback", "bold"), Text(printable(traces[-1]))]
-    size = f"{len(one['payload']):,} bytes"
-    parts += [Text(f"\nPayload, {printable(one['content_type'])}, {size}", "bold"), Text(shown_payload(one["payload"]))]
+    heading = f"\nPayload, {printable(message['content_type'])}, {len(message['payload']):,} bytes"
+    parts += [Text(heading, "bold"), Text(shown_payload(message["payload"]))]
     return Group(*parts)
 
 
 def _grid(rows: Iterable[tuple[str, Any]]) -> Table:
-    made = Table.grid(padding=(0, 2))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(cell(name), value if isinstance(value, Text) else Text(printable(str(value))))
-    return made
+        grid.add_row(cell(name), value if isinstance(value, Text) else Text(printable(str(value))))
+    return grid
 
 
-def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "state", Text(one["state"], STATE_STYLES[one["state"]])
-    yield "why", Text(printable(str(one["waits"])), "" if one["state"] in ARCHIVED else "yellow")
-    yield "event type", one["event_type"]
-    yield "destination", one["destination"]
-    if one["aggregate_type"] or one["aggregate_id"]:
-        yield "aggregate", " ".join(filter(None, (one["aggregate_type"], one["aggregate_id"])))
-    for other in one["elsewhere"]:
+def _facts(message: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "state", Text(message["state"], STATE_STYLES[message["state"]])
+    yield "why", Text(printable(str(message["waits"])), "" if message["state"] in ARCHIVED else "yellow")
+    yield "event type", message["event_type"]
+    yield "destination", message["destination"]
+    if message["aggregate_type"] or message["aggregate_id"]:
+        yield "aggregate", " ".join(filter(None, (message["aggregate_type"], message["aggregate_id"])))
+    for other in message["elsewhere"]:
         yield "also at", f"{other['destination']}: {other['id']} ({other['state']})"
-    if one["key"] is not None:
-        yield "key", one["key"]
-    if one["priority"]:
-        yield "priority", {1: "high", -1: "low"}[one["priority"]]
+    if message["key"] is not None:
+        yield "key", message["key"]
+    if message["priority"]:
+        yield "priority", {1: "high", -1: "low"}[message["priority"]]
     for name in ("created_at", "deliver_at", "handed_at", "dead_at", "finished_at"):
-        if one.get(name) is not None:
-            yield name.replace("_", " "), _moment(one[name])
-    if one["state"] in UNTIL and one["locked_until"] is not None:
-        yield UNTIL[one["state"]], _moment(one["locked_until"])
-    if one["lease"] is not None:
-        yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {one['locked_by']}"
-    elif one["locked_by"]:
-        yield "last held by", one["locked_by"]
-    yield "attempts", f"{one['attempts']}, {one['spared']} of them don't count" if one["spared"] else one["attempts"]
-    if error_of(one):
-        yield "last error", Text(error_of(one), "red")
-    if one["group"]:
-        yield "error group", one["group"]
-    for name, value in (one["headers"] or {}).items() if isinstance(one["headers"], dict) else ():
+        if message.get(name) is not None:
+            yield name.replace("_", " "), _moment(message[name])
+    if message["state"] in UNTIL and message["locked_until"] is not None:
+        yield UNTIL[message["state"]], _moment(message["locked_until"])
+    if message["lease"] is not None:
+        begun = "begun" if message["begun"] else "not begun"
+        yield "lease", f"{message['lease']}, {begun}, held by {message['locked_by']}"
+    elif message["locked_by"]:
+        yield "last held by", message["locked_by"]
+    spared = f", {message['spared']} of them don't count" if message["spared"] else ""
+    yield "attempts", f"{message['attempts']}{spared}"
+    if error_of(message):
+        yield "last error", Text(error_of(message), "red")
+    if message["group"]:
+        yield "error group", message["group"]
+    for name, value in (message["headers"] or {}).items() if isinstance(message["headers"], dict) else ():
         yield "header", f"{name}: {value}"
 
 

@@ -58,11 +58,11 @@ def status(watch: float | None, prometheus: bool) -> None:
 
 def for_programs(status: Status, settings: Settings) -> dict[str, Any]:
     """Everything that is shown, as JSON has it."""
-    known = isinstance(status.queues, dict)
-    ran = {kind: status.heartbeats.last.get(kind) for kind in ("claim", "beat", "maintain")}
+    are_known = isinstance(status.queues, dict)
+    last_runs = {kind: status.heartbeats.last.get(kind) for kind in ("claim", "beat", "maintain")}
     return {
         "problems": problems_for_programs(status.examination),
-        "destinations": [_destination(name, each) for name, each in sorted(status.destinations.items())],
+        "destinations": [_destination(name, counts) for name, counts in sorted(status.destinations.items())],
         "more_destinations": cut(status.destinations),
         "feeds": [state._asdict() for state in status.feeds],
         "workers": [
@@ -72,9 +72,9 @@ def for_programs(status: Status, settings: Settings) -> dict[str, Any]:
         "acts": [act._asdict() for act in status.acts],
         "drains": status.drains,
         "processes": status.processes,
-        **{kind: last and {"seen_at": last.seen_at, "age": last.age, **last.facts} for kind, last in ran.items()},
-        "queues": status.queues if known else None,
-        "queues_unknown": None if known else status.queues,
+        **{kind: last and {"seen_at": last.seen_at, "age": last.age, **last.facts} for kind, last in last_runs.items()},
+        "queues": status.queues if are_known else None,
+        "queues_unknown": None if are_known else status.queues,
         "archived": {"count": status.archived, "estimated": status.estimated},
         "stale_after": settings.stale_after,
         "version": __version__,
@@ -96,14 +96,14 @@ def _destination(name: str, status: DestinationStatus) -> dict[str, Any]:
     }
 
 
-def _watch(take: Callable[[], Status], settings: Settings, every: float) -> None:
+def _watch(read_status: Callable[[], Status], settings: Settings, seconds: float) -> None:
     if wants_json():
         while True:
-            echo_json(for_programs(take(), settings))
-            time.sleep(every)
+            echo_json(for_programs(read_status(), settings))
+            time.sleep(seconds)
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False, screen=True) as live:
         while True:
-            live.update(status_shown(take(), settings, live.console.width), refresh=True)
-            time.sleep(every)
+            live.update(status_shown(read_status(), settings, live.console.width), refresh=True)
+            time.sleep(seconds)

@@ -34,8 +34,8 @@ def resume(destination: str, who: str, why: str | None) -> None:
     """End the pause of a destination, or close its breaker: its messages are due again."""
     with open_store(destination) as store:
         changed = pauses.resume(store, destination, who, why)
-    said = "goes on" if changed else "was neither paused nor in trouble"
-    answer({"resumed": destination, "changed": changed}, f"{destination} {said}.")
+    outcome = "goes on" if changed else "was neither paused nor in trouble"
+    answer({"resumed": destination, "changed": changed}, f"{destination} {outcome}.")
 
 
 @click.command()
@@ -48,38 +48,38 @@ def resume(destination: str, who: str, why: str | None) -> None:
 @who_and_why
 @json_option
 def limit(
-    destination: str, seconds: float | None, clear: bool, who: str, why: str | None, **given: float | str | None
+    destination: str, seconds: float | None, clear: bool, who: str, why: str | None, **values: float | str | None
 ) -> None:
     """Limit a destination without a restart, in the place of its settings. Without options: show what counts.
 
     All workers keep to it within two seconds. The end comes by itself. --why is needed, and the audit keeps it.
     """
-    wanted = {setting: value for setting, value in given.items() if value is not None}
+    wanted = {setting: value for setting, value in values.items() if value is not None}
     if clear and (wanted or seconds is not None):
         raise click.UsageError("--clear goes without limits and without --for")
     if not wanted and seconds is not None:
         raise click.UsageError("--for goes with --rate, --concurrency or --singles")
     with open_store(destination) as store:
-        said = []
+        changes = []
         if clear:
             cleared = limits.clear(store, destination, who, why)
-            said = [f"Cleared: {', '.join(cleared) or 'nothing, nobody had set a limit'}."]
+            changes = [f"Cleared: {', '.join(cleared) or 'nothing, nobody had set a limit'}."]
         elif wanted:
             try:
                 replaced = limits.limit(store, destination, wanted, who, why or "", seconds)
             except ActRefused as error:
                 raise click.UsageError(error.reason) from None
-            said = [f"Before, {text}." for text in replaced]
-        _show(store, destination, said)
+            changes = [f"Before, {text}." for text in replaced]
+        _show(store, destination, changes)
 
 
-def _show(store: Store, destination: str, said: list[str]) -> None:
-    counts = limits.in_force(store, destination)
+def _show(store: Store, destination: str, changes: list[str]) -> None:
+    in_force = limits.in_force(store, destination)
     if wants_json():
-        found: dict[str, Any] = {"destination": destination, "said": said}
-        for one in counts:
-            change = None if one.change is None else one.change._asdict() | {"value": one.value}
-            found[one.setting] = {"value": one.value, "whence": one.whence, "change": change}
-        answer(found)
+        facts: dict[str, Any] = {"destination": destination, "said": changes}
+        for limit in in_force:
+            change = None if limit.change is None else limit.change._asdict() | {"value": limit.value}
+            facts[limit.setting] = {"value": limit.value, "whence": limit.whence, "change": change}
+        answer(facts)
     else:
-        answer(None, "\n".join([*said, *(f"{one.setting}: {one_line(str(one))}" for one in counts)]))
+        answer(None, "\n".join([*changes, *(f"{limit.setting}: {one_line(str(limit))}" for limit in in_force)]))

@@ -17,14 +17,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.web import WEB_PORT
 from outbox_tasks.web import Page
 
-CONNECTIONS = 500
-"""Connections at once. Who comes then is told that the server is busy."""
-
-LONGEST_HEAD = 32 * 1024
-"""Bytes of an address and its headers."""
-
-IDLE_SECONDS, END_SECONDS = 30, 10
-"""So long a connection stays open without a request, and a download goes on after Ctrl-C."""
+CONNECTIONS_AT_MOST = 500
+"""One more client is told that the server is busy. uvicorn has no limit for the time that a request's head may take."""
 
 BEYOND = """\
 Warning: it listens beyond this machine, and over plain HTTP others can read the passwords. Put a proxy in front that
@@ -54,11 +48,11 @@ def web(host: str, port: int, read_only: bool) -> None:
         server_header=False,
         access_log=False,
         log_config=None,
-        limit_concurrency=CONNECTIONS,
-        backlog=CONNECTIONS,
-        h11_max_incomplete_event_size=LONGEST_HEAD,
-        timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=END_SECONDS,
+        limit_concurrency=CONNECTIONS_AT_MOST,
+        backlog=CONNECTIONS_AT_MOST,
+        h11_max_incomplete_event_size=32 * 1024,  # bytes of a request's head
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=10,  # for downloads, after Ctrl-C
     )
     with _listening(host, port) as listener:
         say(f"The page is at {_url(listener)}")

@@ -10,11 +10,9 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
-from sqlalchemy import Engine, func
-from sqlalchemy.orm import Session
+from sqlalchemy import func
 
 from lab.proxy import Proxy, through
-from outbox_tasks import Outbox
 from outbox_tasks.local.commands import CELERY, WEB_READY, web_argv, web_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
@@ -150,25 +148,6 @@ def test_a_group_of_dead_letters_is_redriven_and_delivered(open_page: Open, rows
     expect(done.get_by_text("3 messages")).to_be_visible()
 
 
-def test_a_payload_is_mended_and_then_delivered(
-    open_page: Open, outbox: Outbox, engine: Engine, rows: Rows, stream: Stream
-) -> None:
-    with Session(engine) as session, session.begin():
-        id = str(outbox.publish(session, "order.refused", {"refuse": "not_wanted"}, to="told"))
-    page = open_page(f"/messages/{id}")
-    page.get_by_role("link", name="Edit").click()
-    page.get_by_role("textbox", name="Payload").fill('{"mended": true}')
-    page.get_by_label("Why").fill("a typing error")
-    page.get_by_role("button", name="Keep this payload").click()
-    expect(page.locator("pre")).to_contain_text('"mended"')
-    page.get_by_role("link", name="Redrive").click()
-    page.get_by_label("Why").fill("mended")
-    page.get_by_role("button", name="Redrive").click()
-    page.get_by_role("link", name="The message").click()
-    expect(page.locator(".badge", has_text="sent").first).to_be_visible()
-    eventually(lambda: id in stream.ids())
-
-
 def test_nobody_is_shut_out_of_any_page(open_page: Open, rows: Rows) -> None:
     """In light and dark, on wide and narrow windows, axe finds no serious fault, and nothing scrolls sideways. Among
     the pages is that of an act that goes on, until somebody stops it."""
@@ -235,13 +214,6 @@ def test_who_has_signed_out_sees_nothing_more_and_signs_in_where_they_were(
     watcher.get_by_label("Password").fill(PASSWORD)
     watcher.get_by_role("button", name="Sign in").click()
     expect(watcher.get_by_role("heading", name="Errors")).to_be_visible()
-
-
-def test_two_tabs_see_what_happens(open_page: Open, rows: Rows) -> None:
-    tabs = [open_page(ERRORS), open_page(ERRORS)]
-    die(rows, "order.seen")
-    for tab in tabs:
-        expect(tab.get_by_role("row", name="order.seen")).to_be_visible()
 
 
 def test_the_database_may_go_and_come_back(open_page: Open, database: Proxy) -> None:

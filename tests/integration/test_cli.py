@@ -69,6 +69,18 @@ def test_a_name_that_nobody_knows_is_bad_usage(run: Run, command: str) -> None:
     assert "'oders' is not configured; known: mails, orders" in refused.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "health --port 1", "health --serve --worker x", "doctor --alerts --test-alert", "status --prometheus --json",
+        "init --adopt-broker --sql", "limit orders --clear --rate 2", "limit orders --clear --for 2h",
+        "limit orders --for 2h", "list --by key --state dead", "show x --payload --payload extra",
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_bad_usage(run: Run, words: str) -> None:
+    assert run(*words.split()).exit_code == 2
+
+
 def test_keys_that_are_held_up_are_listed_with_what_holds_them(run: Run, rows: Rows) -> None:
     assert run("list", "--by", "key").stdout == "No key is held up.\n"
     [dead] = rows.insert(1, key="order:42", status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")
@@ -114,6 +126,7 @@ def test_keys_are_listed_with_the_whole_id_and_how_many_more_there_are(
     assert ids[2] not in some.stdout
     assert "There are more: --limit shows them." in some.stderr
     assert json.loads(run("list", "--by", "key", "--limit", "2", "--json").stdout)["more"] == 1
+    assert json.loads(run("list", "--by", "key", "--destination", "mails", "--json").stdout)["keys"] == []
     assert "so: orders: dead messages hold up 3 keys." in run("status").stdout
 
 

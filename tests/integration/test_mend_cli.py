@@ -10,19 +10,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.cli.shared.options import Duration
 from outbox_tasks.cli.show import shown_payload
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
@@ -110,17 +107,6 @@ class TestList:
         assert [one["id"] for one in told(run("list", "--error", group["group"], "--json"))["messages"]] == [id]
         refused = run("list", "--error", group["group"], "--state", "sent")
         assert (refused.exit_code, "one of dead letters" in refused.stderr) == (2, True)
-
-    @pytest.mark.parametrize(
-        ("text", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200), ("3d", 259_200), ("1w", 604_800)]
-    )
-    def test_lengths_of_time(self, text: str, seconds: float) -> None:
-        assert Duration().convert(text, None, None) == seconds
-
-    @pytest.mark.parametrize("text", ["", "90", "3x", "-1s", "1h30m"])
-    def test_refuses_what_is_not_a_length_of_time(self, text: str) -> None:
-        with pytest.raises(click.BadParameter, match="is not a length of time"):
-            Duration().convert(text, None, None)
 
 
 class TestShow:
@@ -242,24 +228,6 @@ class TestActs:
         assert f"{redriven} message" in out
         assert "then it was stopped" in out
         assert (process.returncode, acts(rows)[0].count) == (1, redriven)
-
-    def test_another_process_goes_on_if_the_command_is_killed(
-        self, environment: None, store: Store, rows: Rows
-    ) -> None:
-        del environment
-        bury(rows, 200)
-        command = [sys.executable, "-m", "outbox_tasks", "redrive", "--all", "--yes", "--rate", "40"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ) as process:
-            eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
-            process.kill()
-        [act] = acts(rows)
-        assert 0 < act.count == sum(row.status == "pending" for row in rows.hot()) < 200
-        with rows.engine.begin() as connection:
-            connection.execute(text(f"UPDATE {rows.tables.acts} SET locked_until = now()"))
-        with closing(Runner(store)) as runner:
-            runner.start()
-            eventually(lambda: acts(rows)[0].count == 200)
-        assert all(row.history[-1]["entry"] == act.seq and len(row.history) == 1 for row in rows.hot())
 
     def test_without_its_database_says_that_others_may_go_on(self, environment: None, rows: Rows) -> None:
         del environment

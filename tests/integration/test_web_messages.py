@@ -180,12 +180,6 @@ class TestSearches:
             answer = browser.get("/messages", type="*a*")
         assert (answer.status_code, b"Name a destination or a key" in answer.content) == (400, True)
 
-    def test_have_few_stars(self, visit: Visit) -> None:
-        browser = visit(Role.LOOK)
-        assert browser.get("/messages", type="*a*a*a*a*").status_code == 200
-        refused = browser.get("/messages", type="*a*a*a*a*a*")
-        assert (refused.status_code, b"at most 5 stars" in refused.content) == (400, True)
-
 
 class TestMessage:
     def test_shows_its_life_and_what_belongs_to_it(self, visit: Visit, rows: Rows, store: Store) -> None:

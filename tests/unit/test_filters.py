@@ -160,3 +160,22 @@ def test_ids_are_uuids() -> None:
     assert filters.ids_of([str(one := uuid4()), str(one)]) == [UUID(str(one))]
     with pytest.raises(InvalidFilter):
         filters.ids_of(["1 OR 1=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200), ("3d", 259_200), ("1w", 604_800)]
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert filters.seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "3x", "-1s", "1h30m", "36501d"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidFilter):
+        filters.seconds_of(text)
+
+
+def test_a_pattern_has_few_stars() -> None:
+    filters.as_filter((), None, event_type="*a*a*a*a*")
+    with pytest.raises(InvalidFilter, match="at most 5 stars"):
+        filters.as_filter((), None, event_type="*a*a*a*a*a*")

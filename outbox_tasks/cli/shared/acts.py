@@ -18,7 +18,8 @@ from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.messages.acts import Done, Kind
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.filters import DONE
-from outbox_tasks.operating.messages.preview import Choice, Preview, preview
+from outbox_tasks.operating.messages.preview import Choice, Preview
+from outbox_tasks.operating.messages.preview import preview as look_ahead
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import many, one_line
 
@@ -43,23 +44,23 @@ def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | No
 
 def do(store: Store, choice: Choice, options: ActOptions) -> None:
     """Show what would be done, ask, do it, and say what was done."""
-    found, limit = preview(store, choice), options.limit
-    plan, added = found.plan, choice.added
+    preview, limit = look_ahead(store, choice), options.limit
+    plan, added = preview.plan, choice.added
     if not wants_json():
-        _show(choice, found)
-    count = found.count if plan is not None else len(choice.ids)
+        _show(choice, preview)
+    count = preview.count if plan is not None else len(choice.ids)
     first = f"the first {limit:,} of " if limit is not None and limit < count else ""
     to = f" to {added.to}" if added is not None and added.to else ""
-    counted = many(count, "message", f"{count:,}+" if found.more else None)
+    counted = many(count, "message", f"{count:,}+" if preview.more else None)
     question = f"{choice.action.capitalize()} {first}{counted}{to}?"
-    shown = (
-        {"messages": [{"id": id, "state": found.states.get(id)} for id in choice.ids]}
+    facts = (
+        {"messages": [{"id": id, "state": preview.states.get(id)} for id in choice.ids]}
         if plan is None
         else {"count": plan.count, "more": plan.more, "kinds": [asdict(kind) for kind in plan.kinds]}
     )
-    if not options.agreed({**shown, "remarks": found.remarks}, question, empty=found.empty or limit == 0):
+    if not options.agreed({**facts, "remarks": preview.remarks}, question, empty=preview.empty or limit == 0):
         return
-    total = limit if found.more else min(count, limit or count)
+    total = limit if preview.more else min(count, limit or count)
     with closing(Runner(store)) as runner, stoppable() as stop, progress(total) as moved:
         entry = runner.begin(
             choice.action, choice.wanted, choice.ids, who=options.who, why=options.why, token=uuid4(),
@@ -74,39 +75,39 @@ def do(store: Store, choice: Choice, options: ActOptions) -> None:
     _report(store, choice, done)
 
 
-def _show(choice: Choice, found: Preview) -> None:
+def _show(choice: Choice, preview: Preview) -> None:
     for id in choice.ids:
-        say(f"{id}  {found.states.get(id, 'not there')}")
-    if found.empty:
+        say(f"{id}  {preview.states.get(id, 'not there')}")
+    if preview.empty:
         say(f"There is nothing to {choice.action}.")
-    elif found.plan is not None and found.count:
-        console().print(_kinds(found.plan.kinds))
-    for remark in found.remarks:
+    elif preview.plan is not None and preview.count:
+        console().print(_kinds(preview.plan.kinds))
+    for remark in preview.remarks:
         say(remark, err=True)
 
 
-def _kinds(found: Sequence[Kind]) -> Table:
+def _kinds(kinds: Sequence[Kind]) -> Table:
     """How many of each destination, event type, state and error, with an example of each."""
     from rich.text import Text
 
-    shown = table("messages", "state", "what", right=("messages",))
-    for kind in found:
+    rows = table("messages", "state", "what", right=("messages",))
+    for kind in kinds:
         what = Text(f"{one_line(kind.destination)}  {one_line(kind.event_type)}")
         if kind.code is not None:
             what.append(f"  {one_line(kind.code)}", "red")
         what.append(f"\n{kind.example}", "dim")
-        shown.add_row(f"{kind.count:,}", Text(kind.state, STATE_STYLES[kind.state]), what)
-    return shown
+        rows.add_row(f"{kind.count:,}", Text(kind.state, STATE_STYLES[kind.state]), what)
+    return rows
 
 
 def _report(store: Store, choice: Choice, done: Done) -> None:
     ids = done.not_changed
-    states = preview(store, Choice("discard", choice.wanted, ids)).states if ids else {}
+    states = look_ahead(store, Choice("discard", choice.wanted, ids)).states if ids else {}
     what = DONE[choice.action]
     if wants_json():
         missed = [{"id": id, "state": states.get(id)} for id in ids]
-        shown = {what.replace(" ", "_"): done.count, "stopped": done.stopped, "error": done.error, "missed": missed}
-        echo_json({**shown, "not_changed": done.missed, "audit": done.entry})
+        facts = {what.replace(" ", "_"): done.count, "stopped": done.stopped, "error": done.error, "missed": missed}
+        echo_json({**facts, "not_changed": done.missed, "audit": done.entry})
     else:
         say(f"{many(done.count, 'message')} {what}{', then it was stopped' if done.stopped else ''}.")
         if done.error:
@@ -128,16 +129,16 @@ def stoppable() -> Iterator[Event]:
     """An event that the first Ctrl-C or SIGTERM sets. The second one interrupts."""
     stop = Event()
 
-    def ask(number: int, frame: object) -> None:
+    def stop_or_interrupt(number: int, frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.signal(number, stop_or_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, action in before.items():
+        for number, action in former.items():
             signal.signal(number, action)
 
 

@@ -47,8 +47,8 @@ class Group(Plain):
         self._sections = {title: dict(purposes) for title, purposes in sections.items()}
         names = [name for purposes in sections.values() for name in purposes]
         self._modules = {name: f"outbox_tasks.cli.{files.get(name, name)}" for name in names}
-        for each in satellites().values():
-            for name, command in each.commands.items():
+        for satellite in satellites().values():
+            for name, command in satellite.commands.items():
                 self._sections[command.section][name] = command.purpose
                 self._modules[name] = command.module
 
@@ -62,7 +62,7 @@ class Group(Plain):
         if not gc.isenabled():  # see `cli.main`
             gc.freeze()  # what is loaded stays: to look through it took a fifth of a command's start
             gc.enable()
-        return next(one for one in members if isinstance(one, click.Command) and one.name == cmd_name)
+        return next(member for member in members if isinstance(member, click.Command) and member.name == cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

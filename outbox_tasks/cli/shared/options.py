@@ -34,7 +34,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in new
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Options that several commands have, as one decorator. Help lists them in this order."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+    return lambda command: reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
 filter_options = together(
@@ -58,12 +58,12 @@ who_option = click.option(
 who_and_why = together(click.option("--why", help="Why it is done, for the audit."), who_option)
 
 
-def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **given: Any) -> Filter:
+def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **values: Any) -> Filter:
     """The filter that the options make."""
     try:
-        return filters.as_filter(states, error, group, **given)
-    except InvalidFilter as refused:
-        raise click.UsageError(refused.reason) from None
+        return filters.as_filter(states, error, group, **values)
+    except InvalidFilter as error:
+        raise click.UsageError(error.reason) from None
 
 
 def limit_option(default: int, most: int | None = None) -> Callable[[F], F]:
@@ -96,10 +96,10 @@ def act_options(command: F) -> F:
     """--dry-run, --yes, --why, --who and --json; the command takes them as `options`."""
 
     @wraps(command)
-    def with_options(yes: bool, dry_run: bool, who: str, why: str | None, **given: Any) -> Any:
+    def with_options(yes: bool, dry_run: bool, who: str, why: str | None, **values: Any) -> Any:
         if wants_json() and not (yes or dry_run):
             raise click.UsageError("with --json nobody is asked: add --yes or --dry-run")
-        return command(options=ActOptions(yes, dry_run, who, why), **given)
+        return command(options=ActOptions(yes, dry_run, who, why), **values)
 
     return together(
         click.option("--dry-run", is_flag=True, help="Only show what would be done."),
