@@ -35,7 +35,8 @@ test: lint ## lint and all tests but the weekly ones (ARGS=-n0: in one process)
 
 weekly: $(tests) ## templates, examples, manifests, packages, versions, planted faults, a long soak (ARGS='-k image': tests only)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m weekly $(ARGS)
-	@$(if $(ARGS),,$(MAKE) --no-print-directory package clock matrix mutants && $(bin)/python -m lab soak --minutes 20)
+	@$(if $(ARGS),,$(bin)/python -m lab soak --minutes 20)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory package clock matrix mutants)
 
 mutants: $(tests) ## plant each fault of tests/mutants, and see which the tests find (ARGS='relay --jobs 2')
 	@$(bin)/python -m tests.mutants $(ARGS)

@@ -58,9 +58,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 EMPTY = range(15, 0, -1)
 """Databases of the Redis server that may be ours."""
 
-KINDS = ("unit", "model", "contract", "storage", "integration", "acceptance", "fault", "docs", "examples")
-
-
 LONG = (
     "test_protocol_machine", "test_model", "test_pages", "test_every_publisher", "test_feeds", "test_web_browser",
     "test_typing", "test_delivery", "test_killed_worker", "test_causes", "test_local", "test_monitor",
@@ -78,10 +75,8 @@ TOGETHER = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is marked by the directory it is in. What takes long comes first."""
+    """The weekly tests are marked. What takes long comes first."""
     for item in items:
-        if item.path.parent.name in KINDS:
-            item.add_marker(item.path.parent.name)
         if is_weekly(item.nodeid):
             item.add_marker("weekly")
     items.sort(key=lambda item: item.path.stem not in LONG)
