@@ -12,31 +12,29 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import hypothesis
 import psycopg
 import pytest
 import redis
-from sqlalchemy import Connection, Engine, Row, create_engine, func, literal, select, text
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import Connection, Engine, create_engine, func, select
 
 from outbox_tasks.broker.names import STAMP
 from outbox_tasks.database.engine import engine_url
-from outbox_tasks.database.schema import quoted
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests import wide
+from tests.rows import Rows as Rows
+from tests.rows import seconds_from_now as seconds_from_now
 from tests.schemas import Schemas, new_name
-from tests.tables import Tables
 from tests.weekly import is_weekly
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
@@ -129,12 +127,6 @@ def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         time.sleep(min(max(0.01, 4 * (ended - began), (ended - first) / 20), 0.2))
 
 
-def seconds_from_now(seconds: float) -> ColumnElement[Any]:
-    """A time by the database's clock, for a column."""
-    # Some statements have it as text, and an older SQLAlchemy can't write a timedelta as one.
-    return func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-
-
 class MakeSettings(Protocol):
     def __call__(self, **values: Any) -> Settings: ...
 
@@ -145,78 +137,6 @@ class MakeStore(Protocol):
 
 class MakeMessage(Protocol):
     def __call__(self, **fields: Any) -> LeasedMessage: ...
-
-
-class Rows:
-    """The rows of a test's outbox, written and read by hand."""
-
-    def __init__(self, engine: Engine, schema: str | None) -> None:
-        self.engine = engine
-        self.tables = Tables(engine, schema)
-        self._schema = quoted(schema or "public")
-
-    def insert(self, count: int = 1, **columns: Any) -> list[str]:
-        """Commit `count` rows, due since a second ago, with these columns (values or SQL). Returns ids."""
-        due = {
-            "event_type": "order.created",
-            "destination": "orders",
-            "payload": b"{}",
-            "locked_until": seconds_from_now(-1),
-        }
-        with self.engine.begin() as connection:
-            return wide.insert(connection, self._schema, count, due | columns)
-
-    def change(self, ids: Sequence[str] | None = None, /, **columns: Any) -> None:
-        """Change these rows, or all."""
-        with self.engine.begin() as connection:
-            wide.change(connection, self._schema, ids, columns)
-
-    def settle(self, id: str, state: str = "sent") -> None:
-        """Note in the journal that a message was sent or discarded."""
-        with self.engine.begin() as connection:
-            wide.settle(connection, self._schema, id, state)
-
-    def clear(self) -> None:
-        """Remove all messages."""
-        with self.engine.begin() as connection:
-            wide.clear(connection, self._schema)
-
-    def clear_work(self) -> None:
-        """Remove what is at work."""
-        with self.engine.begin() as connection:
-            wide.clear_work(connection, self._schema)
-
-    def hot(self) -> list[Row[Any]]:
-        """What is at work, in the order of insertion."""
-        with self.engine.connect() as connection:
-            return wide.read(connection, self._schema)
-
-    def pending(self) -> bool:
-        """Whether any is left to be sent."""
-        m = self.tables.messages
-        return bool(self._read(select(literal(1)).select_from(m).where(m.c.place != "dead").limit(1)))
-
-    def archived(self) -> list[Row[Any]]:
-        """The rows of outbox_archive, in the order of insertion."""
-        return self._read(select(self.tables.archive).order_by("seq"))
-
-    def shown(self) -> list[Row[Any]]:
-        """The rows of the view outbox_all, in the order of insertion."""
-        return self._read(text(f"SELECT * FROM {self._schema}.outbox_all ORDER BY seq"))
-
-    def one(self, id: str | UUID) -> Row[Any]:
-        """The row of this id that is at work."""
-        [row] = [row for row in self.hot() if str(row.id) == str(id)]
-        return row
-
-    def state(self, id: str | UUID) -> str:
-        """The state that outbox_all shows."""
-        [state] = [row.state for row in self.shown() if str(row.id) == str(id)]
-        return str(state)
-
-    def _read(self, statement: Any) -> list[Row[Any]]:
-        with self.engine.connect() as connection:
-            return list(connection.execute(statement).all())
 
 
 class Stream:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Engine, func, literal, literal_column, select, text
 
 from outbox_tasks.database.schema import tables
-from tests import wide
+from tests.rows import insert
 
 MONTH = 30
 """Days ago: longer than anything is kept here."""
@@ -72,7 +72,7 @@ class Archived:
             **columns,
         }
         with self.engine.begin() as connection:
-            ids = wide.insert(connection, s, count, values)
+            ids = insert(connection, s, count, values)
             settled = text(
                 f"WITH ready AS (DELETE FROM {s}.outbox_ready r USING {s}.outbox_messages m "
                 "WHERE r.seq = m.seq AND m.id = ANY (CAST(:ids AS uuid[])) RETURNING r.seq, r.destination), "

@@ -84,13 +84,81 @@ ID, LEASE = str(uuid4()), str(uuid4())
 SINGLE = ["order.created", "orders", 0, LEASE]
 HUGE = "x" * 1_000_000
 
+Task = tuple[str, dict[str, Any]]
+"""The body and the headers of a message."""
 
-def arrival(task: str, arguments: Any, keywords: Any = None, **headers: Any) -> Message:
+
+def task(name: str, arguments: Any, keywords: Any = None, embedded: Any = None, **headers: Any) -> Task:
+    """A message as Celery writes it, but for what is given."""
+    body = json.dumps([arguments, {} if keywords is None else keywords, embedded or {}])
+    return body, {"id": ID, "task": name, "retries": 0, **headers}
+
+
+def publish(*arguments: Any, **more: Any) -> Task:
+    """A publish task whose arguments end as they should after those that are given."""
+    return task(PUBLISH_TASK, [*arguments, *SINGLE[len(arguments) :]], **more)
+
+
+CALL = publish()[1]
+FORGED: dict[str, Task] = {
+    "protocol 1": (json.dumps({"id": ID, "task": PUBLISH_TASK, "args": SINGLE, "kwargs": {}}), {}),
+    "protocol 1, of a task that is not ours": (json.dumps({"task": "shop.pay", "args": [], "kwargs": {}}), {}),
+    "arguments in a body of both protocols": (json.dumps({"args": SINGLE, "kwargs": {}}), CALL),
+    "no JSON": ("{", CALL),
+    "null": ("null", CALL),
+    "a huge nesting": ("[" * 100_000, CALL),
+    "no id": (publish()[0], {"task": PUBLISH_TASK}),
+    "an id that is a list": publish(id=["a"]),
+    "an id with a newline at its end": publish(id=f"{ID}\n"),
+    "an id of a million characters": publish(id=HUGE),
+    "a task that nobody knows": task("shop.pay", SINGLE),
+    "a task without a name": publish(task=["a"]),
+    "too few arguments": task(PUBLISH_TASK, SINGLE[:3]),
+    "too many arguments": publish(*SINGLE, 1),
+    "keywords in a list": publish(keywords=["more"]),
+    "unknown keywords": publish(keywords={"more": True, "__class__": "x"}),
+    "an attempt that is no number": publish("a", "orders", "first"),
+    "an attempt that is true": publish("a", "orders", True),
+    "an attempt below zero": publish("a", "orders", -1),
+    "an attempt with a fraction": publish("a", "orders", 0.5),
+    "an attempt beyond all numbers": publish("a", "orders", 2**31),
+    "a lease that is a number": publish("a", "orders", 0, 5),
+    "a lease with SQL in it": publish("a", "orders", 0, "' OR true --"),
+    "a lease of a million characters": publish("a", "orders", 0, HUGE),
+    "no lease": publish("a", "orders", 0, None),
+    "a destination that is a list": publish("a", ["orders"]),
+    "a destination that no database takes": publish("a", "or\0ders"),
+    "half of a character": publish("a", "\ud800"),
+    "an event type that is a table": publish({"a": 1}),
+    "an ETA that is none": publish(eta="tomorrow"),
+    "a wait that is a text": publish(**{WAIT: "long"}),
+    "a wait that is no number": publish(**{WAIT: float("nan")}),
+    "a wait beyond all time": publish(**{WAIT: 1e300}),
+    "time limits of its own": publish(timelimit=[1, None]),
+    "retries that can't be counted": publish(retries=None),
+    "a task to call afterwards": publish(embedded={"callbacks": [{"task": CLAIM_TASK}]}),
+    "a drain without a destination": task(DRAIN_TASK, []),
+    "a drain of a destination that is a list": task(DRAIN_TASK, [["orders"], LEASE]),
+    "a drain of a destination without a name": task(DRAIN_TASK, ["", LEASE]),
+    "a drain of a destination that no database takes": task(DRAIN_TASK, ["or\0ders"]),
+    "a slot with SQL in it": task(DRAIN_TASK, ["orders", f"{LEASE}' OR true --"]),
+    "a slot with a newline at its end": task(DRAIN_TASK, ["orders", f"{LEASE}\n"]),
+    "a slot that is a number": task(DRAIN_TASK, ["orders", 7]),
+    "a slot that is null": task(DRAIN_TASK, ["orders", None]),
+    "two slots": task(DRAIN_TASK, ["orders", LEASE, LEASE]),
+    "a drain with keywords": task(DRAIN_TASK, ["orders", LEASE], {"seconds": 10**9}),
+    "a claim with arguments": task(CLAIM_TASK, [1000]),
+    "maintenance with keywords": task(MAINTAIN_TASK, [], {"older_than": 0}),
+}
+"""Each is refused. tests/fault/test_rubbish.py sends them to workers."""
+
+
+def arrival(sent: Task) -> Message:
     """A message as it comes from the queue of an app that accepts anything."""
-    body = json.dumps([arguments, keywords or {}, {}])
+    body, headers = sent
     return Message(
-        body, accept=None, content_type="application/json", content_encoding="utf-8",
-        headers={"id": ID, "task": task, **headers}, delivery_info={"routing_key": PUBLISH_QUEUE},
+        body, accept=None, content_type="application/json", content_encoding="utf-8", headers=headers,
+        delivery_info={"routing_key": PUBLISH_QUEUE},
     )  # fmt: skip
 
 
@@ -107,43 +175,11 @@ def take(message: Message, run: list[Message]) -> None:
     checked(consumer, run.append)(message)
 
 
-FORGED: dict[str, Message] = {
-    "a drain without a destination": arrival(DRAIN_TASK, []),
-    "a drain of a destination that is a list": arrival(DRAIN_TASK, [["orders"], LEASE]),
-    "a drain of a destination without a name": arrival(DRAIN_TASK, ["", LEASE]),
-    "a drain with NUL in its destination": arrival(DRAIN_TASK, ["or\0ders", LEASE]),
-    "a slot with SQL in it": arrival(DRAIN_TASK, ["orders", f"{LEASE}' OR true --"]),
-    "a slot with a newline at its end": arrival(DRAIN_TASK, ["orders", f"{LEASE}\n"]),
-    "a slot that is a number": arrival(DRAIN_TASK, ["orders", 7]),
-    "a slot that is null": arrival(DRAIN_TASK, ["orders", None]),
-    "two slots": arrival(DRAIN_TASK, ["orders", LEASE, LEASE]),
-    "a drain with keywords": arrival(DRAIN_TASK, ["orders", LEASE], {"seconds": 10**9}),
-    "a message too few": arrival(PUBLISH_TASK, SINGLE[:3]),
-    "an id with a newline at its end": arrival(PUBLISH_TASK, SINGLE, id=f"{ID}\n"),
-    "time limits of its own": arrival(PUBLISH_TASK, SINGLE, timelimit=[1, 1]),
-    "an attempt that is true": arrival(PUBLISH_TASK, ["a", "orders", True, LEASE]),
-    "an attempt below zero": arrival(PUBLISH_TASK, ["a", "orders", -1, LEASE]),
-    "an attempt with a fraction": arrival(PUBLISH_TASK, ["a", "orders", 0.5, LEASE]),
-    "a lease with SQL in it": arrival(PUBLISH_TASK, ["a", "orders", 0, "' OR true --"]),
-    "a lease of a million characters": arrival(PUBLISH_TASK, ["a", "orders", 0, HUGE]),
-    "no lease": arrival(PUBLISH_TASK, ["a", "orders", 0, None]),
-    "a destination that is a list": arrival(PUBLISH_TASK, ["a", ["orders"], 0, LEASE]),
-    "half of a character": arrival(PUBLISH_TASK, ["a", "\ud800", 0, LEASE]),
-    "an event type that is a table": arrival(PUBLISH_TASK, [{"a": 1}, "orders", 0, LEASE]),
-    "an unknown keyword": arrival(PUBLISH_TASK, SINGLE, {"__class__": "x"}),
-    "a wait beyond all time": arrival(PUBLISH_TASK, SINGLE, **{WAIT: 1e300}),
-    "a wait that is no number": arrival(PUBLISH_TASK, SINGLE, **{WAIT: float("nan")}),
-    "a claim with arguments": arrival(CLAIM_TASK, [1000]),
-    "maintenance with keywords": arrival(MAINTAIN_TASK, [], {"older_than": 0}),
-    "an id of a million characters": arrival(PUBLISH_TASK, SINGLE, id=HUGE),
-}
-
-
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_task_is_refused_in_a_short_line(
     name: str, run: list[Message], caplog: pytest.LogCaptureFixture
 ) -> None:
-    take(FORGED[name], run)
+    take(arrival(FORGED[name]), run)
     assert run == []
     [said] = caplog.messages
     assert said.startswith("refused")
@@ -151,24 +187,24 @@ def test_a_forged_task_is_refused_in_a_short_line(
 
 
 def test_tasks_as_the_relay_writes_them_are_taken(run: list[Message], caplog: pytest.LogCaptureFixture) -> None:
-    good = [
-        arrival(PUBLISH_TASK, SINGLE), arrival(PUBLISH_TASK, SINGLE, {"more": True}),
-        arrival(DRAIN_TASK, ["orders", LEASE]), arrival(DRAIN_TASK, ["orders"]), arrival(CLAIM_TASK, []),
-        arrival(MAINTAIN_TASK, []),
+    tasks = [
+        publish(), publish(keywords={"more": True}), task(DRAIN_TASK, ["orders", LEASE]), task(DRAIN_TASK, ["orders"]),
+        task(CLAIM_TASK, []), task(MAINTAIN_TASK, []),
     ]  # fmt: skip
+    good = [arrival(sent) for sent in tasks]
     for message in good:
         take(message, run)
     assert run == good
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("task", [PUBLISH_TASK, DRAIN_TASK, CLAIM_TASK, MAINTAIN_TASK])
+@pytest.mark.parametrize("name", [PUBLISH_TASK, DRAIN_TASK, CLAIM_TASK, MAINTAIN_TASK])
 def test_a_pickled_task_of_ours_is_refused_and_not_run_also_where_the_app_accepts_pickle(
-    task: str, run: list[Message], tmp_path: Path
+    name: str, run: list[Message], tmp_path: Path
 ) -> None:
     body = pickle.dumps([Evil(tmp_path / "owned"), {}, {}])
     sent = {"content_type": "application/x-python-serialize", "content_encoding": "binary"}
-    message = Message(body, accept={sent["content_type"]}, headers={"id": ID, "task": task}, delivery_info={}, **sent)
+    message = Message(body, accept={sent["content_type"]}, headers={"id": ID, "task": name}, delivery_info={}, **sent)
     take(message, run)
     assert run == []
     assert not (tmp_path / "owned").exists()
