@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -30,7 +29,7 @@ def up(directory: Path | None, publishers: int, relay: bool, flower: bool, web: 
     """
     from outbox_tasks.local.up import up as run
 
-    run(os.environ, directory=directory, publishers=publishers, relay=relay, flower=flower, web=web, console=Console())
+    run(directory=directory, publishers=publishers, relay=relay, flower=flower, web=web, console=Console())
 
 
 @click.command()

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import redis
@@ -55,7 +56,7 @@ def demo(orders: int = 5000, as_json: bool = False) -> int:
         report = _run(settings, engine, destination, f"{valkey.url.removesuffix('/0')}/1", orders, people)
         engine.dispose()
     if as_json:
-        print(json.dumps(report.json()))
+        print(json.dumps(asdict(report)))
     else:
         report.show(Console())
     return 1 if report.problems or report.not_shown else 0

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -53,27 +53,20 @@ class Report:
     @property
     def problems(self) -> list[str]:
         """Broken promises, in plain words."""
-        checks = [
-            (self.lost, f"Committed, yet missing at the destination: {self.lost:,}"),
-            (self.ghosts, f"Delivered, though nobody had committed them: {self.ghosts:,}"),
-            (self.wrong_dead, "The message that can't be delivered is not the one dead letter there is"),
-            (self.unexplained, f"Arrived more than once, without a recorded cause: {self.unexplained:,}"),
-        ]
-        return [problem for is_wrong, problem in checks if is_wrong]
+        return _applying({
+            f"Committed, yet missing at the destination: {self.lost:,}": self.lost,
+            f"Delivered, though nobody had committed them: {self.ghosts:,}": self.ghosts,
+            "The message that can't be delivered is not the one dead letter there is": self.wrong_dead,
+            f"Arrived more than once, without a recorded cause: {self.unexplained:,}": self.unexplained,
+        })  # fmt: skip
 
     @property
     def not_shown(self) -> list[str]:
         """What the demo could not show. This says nothing against the relay."""
-        busy = f"{self.unfinished:,} messages were still on their way when nothing had moved for long. Is it busy here?"
-        checks = [
-            (self.unfinished, busy),
-            (self.killed is None, "No publish worker was met while it was sending, to be killed"),
-        ]
-        return [text for is_missing, text in checks if is_missing]
-
-    def json(self) -> dict[str, Any]:
-        """The figures by name."""
-        return asdict(self)
+        return _applying({
+            f"{self.unfinished:,} messages were still on their way. Is the machine busy?": self.unfinished,
+            "No publish worker was met while it was sending, to be killed": self.killed is None,
+        })  # fmt: skip
 
     def show(self, console: Console) -> None:
         """A table in plain words, and the verdict."""
@@ -149,6 +142,11 @@ def arrivals_in(client: redis.Redis) -> list[tuple[str, float]]:
     entries: Any = client.xrange("orders")
     # The id of an entry has the server's milliseconds, rounded down.
     return [(fields["ce_id"], (int(entry.partition("-")[0]) + 1) / 1000 - ahead) for entry, fields in entries]
+
+
+def _applying(checks: Mapping[str, object]) -> list[str]:
+    """The texts whose condition holds."""
+    return [text for text, applies in checks.items() if applies]
 
 
 def _share(ordered: list[float], share: float) -> float:

@@ -37,7 +37,7 @@ class EmbeddedServer(ABC):
     name: str
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._given = None if directory is None else directory.absolute()
+        self._kept = None if directory is None else directory.absolute()
         self._temporary: WatchedDirectory | None = None
         self._child: Child | None = None
         self._port: int | None = None
@@ -75,9 +75,9 @@ class EmbeddedServer(ABC):
     @property
     def directory(self) -> Path:
         """Where its data are."""
-        if self._given is not None:
-            self._given.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return self._given
+        if self._kept is not None:
+            self._kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return self._kept
         if self._temporary is None:
             self._temporary = WatchedDirectory(self.name.lower())
         return Path(self._temporary.name)

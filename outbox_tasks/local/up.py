@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,7 @@ from outbox_tasks.local.commands import (
     web_env,
 )  # fmt: skip
 from outbox_tasks.local.ports import LOOPBACK, free_port
-from outbox_tasks.local.processes import signals_as_ctrl_c
+from outbox_tasks.local.processes import Child, signals_as_ctrl_c
 from outbox_tasks.local.relay import MONITOR_PORT, Program, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
@@ -42,30 +42,29 @@ EXAMPLE = "orders"
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 
-def up(
-    given: Mapping[str, str], *, directory: Path | None, publishers: int, relay: bool, flower: bool, web: bool,
-    console: Console,
-) -> None:  # fmt: skip
+def up(*, directory: Path | None, publishers: int, relay: bool, flower: bool, web: bool, console: Console) -> None:
     """Run it all until Ctrl-C or SIGTERM; without `relay` database and broker alone.
 
-    Database and broker are our own unless the variables `given` or outbox.toml name one. Without a `directory` their
-    data are thrown away at the end. Raises `HasEnded` if a process ends by itself.
+    Database and broker are our own unless the settings name one. Without a `directory` their data are thrown away at
+    the end. Raises `HasEnded` if a process ends by itself.
     """
     with signals_as_ctrl_c(), suppress(KeyboardInterrupt), ExitStack() as stack:
         stack.callback(console.print, "All is stopped.")  # entered first, left last: when everything else has stopped
         with console.status("Starting database and broker …"):
-            servers = Servers(stack, given, directory)
-        settings = Settings(database_url=servers.database_url)
+            servers = Servers(stack, Settings(), directory)
+        settings = Settings(database_url=servers.urls[DATABASE])
         with migrating(settings) as connection:
             upgrade(connection, settings.database_schema)
         processes = Relay({})
         if relay:
-            servers.offer_example(given)
-            beside = [*(_web(servers, settings) if web else ()), *(_flower(servers, given) if flower else ())]
+            servers.offer_example()
+            beside = [*(_web(servers, settings) if web else ()), *(_flower(servers) if flower else ())]
             if settings.feeds:
                 beside.append(Program("feed", feed_worker_argv(), WORKER_READY))
             with console.status("Starting the relay …"):
-                env = servers.env(given)
+                env = dict(servers.exports)
+                if settings.monitor_port is not None:  # also that of outbox.toml
+                    env[MONITOR_PORT] = str(settings.monitor_port)
                 processes = stack.enter_context(Relay(env, publishers=publishers, concurrency=2, beside=beside))
             stack.callback(console.print, "Stopping; Ctrl-C once more to hurry …")
         _welcome(console, servers, with_relay=relay)
@@ -77,53 +76,35 @@ def up(
                 for line in filter(None, child.new_lines()):
                     name = (f"{child.name:<9}", COLOURS[number % len(COLOURS)])
                     console.print(Text.assemble(name, ("│ ", "dim"), printable(line)), soft_wrap=True, highlight=False)
-            processes.check()
-            servers.check()
+            for child in (*processes, *servers.children):
+                child.check()
             time.sleep(0.2)
 
 
 class Servers:
-    """Database and broker, started if the settings don't name them, and the variables with which the relay finds them.
-    They stop when the stack is left."""
+    """Database and broker, started if the settings don't name them. They stop when the stack is left."""
 
-    def __init__(self, stack: ExitStack, given: Mapping[str, str], directory: Path | None) -> None:
-        settings = Settings()
+    def __init__(self, stack: ExitStack, settings: Settings, directory: Path | None) -> None:
         self.destinations = sorted(settings.destinations)
+        self.urls = {DATABASE: settings.database_url or "", BROKER: settings.broker_url or ""}
         self.exports: dict[str, str] = {}
-        """The variables with which an application finds what was started here."""
-        self.addresses: dict[str, str] = {}
+        """The variables with which a relay and an application find what was started here."""
+        self.children: list[Child] = []
+        kinds: dict[str, type[EmbeddedServer]] = {DATABASE: EmbeddedPostgres, BROKER: EmbeddedValkey}
+        for variable, kind in kinds.items():
+            if not self.urls[variable]:
+                server = stack.enter_context(kind(directory))
+                self.children.append(server.child)
+                self.urls[variable] = self.exports[variable] = server.url
+        self.addresses = {"Database": redacted(self.urls[DATABASE]), "Broker": redacted(self.urls[BROKER])}
         """What answers, and where, for people."""
-        self._running: list[EmbeddedServer] = []
-        self._monitor_port = settings.monitor_port
-        self.database_url = given.get(DATABASE) or settings.database_url or ""
-        if not self.database_url:
-            self.database_url = self._start(stack, DATABASE, EmbeddedPostgres(directory))
-        self.broker_url = given.get(BROKER) or settings.broker_url or ""
-        if not self.broker_url:
-            self.broker_url = self._start(stack, BROKER, EmbeddedValkey(directory))
-        self.addresses = {"Database": redacted(self.database_url), "Broker": redacted(self.broker_url)}
 
-    def offer_example(self, given: Mapping[str, str]) -> None:
+    def offer_example(self) -> None:
         """If nothing says where messages go, let them go to our broker: so the first can be published at once."""
-        if BROKER in self.exports and not (self.destinations or given.get(DESTINATIONS)):
-            stream = self.broker_url.replace("redis://", "redis+stream://").removesuffix("/0") + f"/1/{EXAMPLE}"
+        if BROKER in self.exports and not self.destinations:
+            stream = self.urls[BROKER].replace("redis://", "redis+stream://").removesuffix("/0") + f"/1/{EXAMPLE}"
             self.exports[DESTINATIONS] = json.dumps({EXAMPLE: {"url": stream}})
             self.destinations = [EXAMPLE]
-
-    def env(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The variables of the relay's processes."""
-        ports = {} if self._monitor_port is None else {MONITOR_PORT: str(self._monitor_port)}  # also of outbox.toml
-        return {**given, **self.exports, **ports}
-
-    def check(self) -> None:
-        """Raises `HasEnded` if a server has ended."""
-        for server in self._running:
-            server.child.check()
-
-    def _start(self, stack: ExitStack, variable: str, server: EmbeddedServer) -> str:
-        self._running.append(stack.enter_context(server))
-        self.exports[variable] = server.url
-        return server.url
 
 
 def _web(servers: Servers, settings: Settings) -> list[Program]:
@@ -137,12 +118,12 @@ def _web(servers: Servers, settings: Settings) -> list[Program]:
     return [Program("web", web_argv(port), WEB_READY, web_env(password))]
 
 
-def _flower(servers: Servers, given: Mapping[str, str]) -> list[Program]:
+def _flower(servers: Servers) -> list[Program]:
     """Flower, if it is installed."""
     if find_spec("flower") is None:
         servers.addresses["Flower"] = "is not installed: pip install 'outbox-tasks[flower]'"
         return []
-    port, password = free_port(5555), given.get("OUTBOX_FLOWER_PASSWORD") or secrets.token_urlsafe(12)
+    port, password = free_port(5555), os.environ.get("OUTBOX_FLOWER_PASSWORD") or secrets.token_urlsafe(12)
     servers.addresses["Flower"] = f"http://{LOOPBACK}:{port}  as outbox, password {password}"
     return [Program("flower", flower_argv(port), FLOWER_READY, flower_env(password))]
 

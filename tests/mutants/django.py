@@ -1,0 +1,123 @@
+"""Faults in what the outbox does for Django."""
+
+from tests.mutants import Fault
+
+DJANGO = "outbox_tasks/django/"
+BACKEND, RESULTS, RUN, CHECKS = (DJANGO + name for name in ("backend.py", "results.py", "run.py", "checks.py"))
+PROJECT = "outbox_tasks/settings/django_project.py"
+TASKS = "tests/integration/test_django_tasks.py"
+TESTS = "tests/integration/test_django.py"
+
+FAULTS = [
+    Fault(
+        BACKEND,
+        "            due = timezone.make_aware(due)\n",
+        "            due = timezone.make_aware(due, timezone.get_fixed_timezone(0))\n",
+        TASKS,
+        "a task of a project without time zones is due at another hour",
+    ),
+    Fault(
+        BACKEND,
+        "        if call.backend != self.alias:\n            raise TaskResultDoesNotExist(result_id)\n",
+        "",
+        TASKS,
+        "a backend shows the results of another one",
+    ),
+    Fault(
+        BACKEND,
+        '"high" if number > 0 else "low" if number < 0 else "normal"',
+        '"high" if number > 0 else "normal"',
+        TASKS,
+        "an unimportant task goes with all the others",
+    ),
+    Fault(BACKEND, "        self.validate_task(task)\n", "", TASKS, "a task is enqueued that its backend can't run"),
+    Fault(
+        BACKEND,
+        '        if task.queue_name != DEFAULT_TASK_QUEUE_NAME:\n            options["queue"] = task.queue_name\n',
+        "",
+        TASKS,
+        "all tasks go to one queue",
+    ),
+    Fault(
+        BACKEND, "    if not isinstance(task, Task):\n", "    if task is None:\n", TASKS, "a row can call any function"
+    ),
+    Fault(
+        RESULTS,
+        "moment if settings.USE_TZ else timezone.make_naive(moment)",
+        "moment",
+        TASKS,
+        "times of a project without time zones can't be compared",
+    ),
+    Fault(
+        RESULTS,
+        'entry["what"] not in ("returned", "retried")',
+        'entry["what"] != "returned"',
+        TASKS,
+        "a run that Celery repeats counts as an error",
+    ),
+    Fault(
+        RESULTS,
+        'finished = row["finished_at"] or row["dead_at"]',
+        'finished = row["finished_at"]',
+        TASKS,
+        "a task that failed has no end",
+    ),
+    Fault(
+        RESULTS,
+        '"last_attempted_at": began[-1]',
+        '"last_attempted_at": began[0]',
+        TASKS,
+        "the second attempt has the time of the first",
+    ),
+    Fault(RUN, "        supervised.keeps_value = True\n", "        pass\n", TASKS, "no result is kept"),
+    Fault(RUN, "        raise\n", "        return None\n", TASKS, "a task that failed counts as done"),
+    Fault(
+        RUN,
+        "    finally:\n        task_finished",
+        "    if False:\n        task_finished",
+        TASKS,
+        "nobody hears that a task has ended",
+    ),
+    Fault(
+        PROJECT,
+        "        port = int(port) if port else None\n    except ValueError:",
+        "        port = int(port) if port else None\n    except TypeError:",
+        TESTS + " -k port",
+        "a wrong port in DATABASES is a bare ValueError",
+    ),
+    Fault(
+        PROJECT,
+        're.sub(r"([\\\\\\s])", r"\\\\\\1", role)',
+        "role",
+        TESTS + " -k assumed_role",
+        "a role with a blank can't be assumed",
+    ),
+    Fault(
+        PROJECT,
+        "    _declared.update(",
+        "    dict().update(",
+        TESTS + " -k several",
+        "the relay looks past the database of Django's tests",
+    ),
+    Fault(
+        PROJECT,
+        "if name in known}",
+        "}",
+        TESTS + " -k url_of_django",
+        "Django's own options break the relay's connection",
+    ),
+    Fault(
+        PROJECT,
+        'return url.host or url.query.get("host"), url.port or url.query.get("port") or 5432, url.database',
+        'return url.host or url.query.get("host"), url.port, url.database',
+        TESTS + " -k another_database_than",
+        "a URL without a port names another place than one with 5432",
+    ),
+    Fault(
+        CHECKS,
+        "        if two.breaks:\n",
+        "        if not two.breaks:\n",
+        TESTS + " -k another_database_than_the_project",
+        "nobody is told that two settings name two databases",
+    ),
+]
