@@ -57,6 +57,7 @@ def test_what_a_person_has_set_counts_until_its_end_by_the_databases_clock(new_s
     counts_soon(store, "singles", "all")
     assert shown(store)["rate_limit"].startswith("2 a second, by anna until 2")
     assert shown(store)["rate_limit"].endswith(f" UTC: {WHY}")
+    assert shown(store)["singles"].startswith("all, by anna until 2")
     with rows.engine.begin() as connection:
         schema = store.settings.database_schema
         connection.execute(text(f"UPDATE {schema}.outbox_limits SET until = now()"))
@@ -144,6 +145,13 @@ def test_singles_in_the_queue_go_back_and_no_more_are_taken_than_the_rate_allows
     assert store.begin(singles[0].token, "orders") is None
     eventually(lambda: taken(store))
     assert sum(taken(store).values()) <= 2
+
+
+def test_singles_in_the_queue_stay_there_if_only_their_number_is_limited(store: Store, rows: Rows) -> None:
+    rows.insert(3)
+    first, *_ = claimed(store)[0]
+    limit(store, singles=0)
+    assert store.begin(first.token, "orders") is not None
 
 
 @pytest.fixture

@@ -179,6 +179,12 @@ def test_a_limit_that_a_person_has_set_and_that_lets_messages_wait(site: Setting
     assert found(site, "limited", "limit_set") == {}
 
 
+def test_a_limit_for_which_nothing_waits_is_only_noted(site: Settings, store: Store) -> None:
+    limits.limit(store, "orders", {"rate_limit": 2}, "anna", "black friday")
+    tally(store, sent=200)
+    assert found(site, "limited", "limit_set").keys() == {"limit_set"}
+
+
 class TestQueue:
     CODES = ("queue_stuck", "queue_slow")
 

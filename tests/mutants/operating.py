@@ -6,7 +6,7 @@ ROOM, SQL = "outbox_tasks/operating", "outbox_tasks/sql"
 PROBLEMS = "tests/unit/test_problems.py"
 STATUS = "tests/unit/test_destination_status.py"
 WORKERS = "tests/integration/test_problems_workers.py"
-MESSAGES = "tests/integration/test_problems_messages.py::test_a_limit_that_a_person_has_set_and_that_lets_messages_wait"
+MESSAGES = "tests/integration/test_problems_messages.py::test_a_limit_for_which_nothing_waits_is_only_noted"
 TRANSACTIONS = "tests/integration/test_problems_transactions.py::test_a_prepared_transaction"
 RIGHTS = "tests/integration/test_rights_of_others.py"
 LOCKS, ROWS = f"{RIGHTS}::TestALockOfAStranger", f"{RIGHTS}::TestRowLevelSecurity"
@@ -14,7 +14,12 @@ WAITS = "tests/integration/test_waits.py"
 BACKGROUND = "tests/integration/test_background.py::TestTrouble"
 ACTS, TRY, FIND = "tests/storage/test_acts.py", "tests/storage/test_try.py", "tests/storage/test_find.py"
 COUNTS = "tests/integration/test_counts.py::TestOldest"
-LIMITS = "tests/integration/test_limits.py::test_the_command_shows_sets_and_clears_limits"
+LIMITS = (
+    "tests/integration/test_limits.py::test_what_a_person_has_set_counts_until_its_end_by_the_databases_clock "
+    "tests/integration/test_limits.py::test_singles_in_the_queue_stay_there_if_only_their_number_is_limited"
+)
+FILTERS = "tests/unit/test_filters.py"
+SEARCH, ONE_SEARCH = "tests/integration/test_search.py", "tests/integration/test_one_search.py"
 
 FAULTS = [
     Fault(
@@ -98,7 +103,7 @@ FAULTS = [
         f"{ROOM}/messages/acts.py",
         "left = None if most is None else max(0, most - count)",
         "left = most",
-        BACKGROUND,
+        "tests/integration/test_background.py",
         "an act that another process goes on with passes its limit",
     ),
     Fault(
@@ -172,4 +177,32 @@ FAULTS = [
           "false AS stays", "tests/storage/test_reports.py", "a second pause forgets who paused, when and why"),
     Fault(f"{SQL}/audit/unlimit.sql", "WHERE until IS NULL OR until > clock_timestamp()", "WHERE true",
           "tests/storage/test_reports.py", "limits that were over are said to be cleared"),
+    Fault(f"{ROOM}/limits.py", 'if values.keys() != {"singles"}:', "if values:", LIMITS,
+          "to limit singles takes back what is queued"),
+    Fault(f"{ROOM}/messages/filters.py", 'len(value) <= 500)', 'len(value) < 500)', FILTERS,
+          "a text of 500 characters is refused"),
+    Fault(f"{ROOM}/messages/filters.py", '.count("*") > 5:', '.count("*") > 6:', FILTERS,
+          "a pattern of six stars takes long"),
+    Fault(f"{ROOM}/messages/filters.py", "if not set(wanted.states) <= {*able}:", "if wanted.states and not set("
+          "wanted.states) & {*able}:", FILTERS, "an act is for states that it can't change"),
+    Fault(f"{ROOM}/messages/find.py", 'key=lambda row: (row["finished_at"] is None, row["finished_at"])',
+          'key=lambda row: (row["finished_at"] is not None, row["finished_at"])', "tests/archive/test_replay.py",
+          "of a message that was replayed, the old copy is shown"),
+    Fault(f"{ROOM}/messages/search.py", "if len(found) == 1 and not self.more else", "if len(found) == 1 else",
+          ONE_SEARCH, "one of many messages that fit is shown as if it were the one"),
+    Fault(f"{ROOM}/messages/paging.py", "        if page.looked >= ROWS_LOOKED_AT:", "        if page.looked > "
+          "2 * ROWS_LOOKED_AT:", f"{SEARCH} tests/integration/test_paging.py::test_says_how_far_it_looked_and_goes_on_"
+          "from_there", "a search looks at twice as many rows"),
+    Fault(f"{ROOM}/messages/preview.py", "closed.keys() & destinations - paused", "closed.keys() & destinations",
+          "tests/integration/test_mend_cli.py", "to try a paused destination is something to do"),
+    Fault(f"{ROOM}/problems/sends.py", 'if row["paused_for"] > 3600 else note)', "if True else note)",
+          "tests/integration/test_problems_messages.py::test_a_destination_that_is_paused",
+          "a pause of a minute is a warning"),
+    Fault(f"{ROOM}/problems/periodic.py", "if age > 3 * 3600:", "if age > 600:", f"{WORKERS}::test_maintenance_is_due_"
+          "some_hours_after_the_start", "maintenance is missed between two hours"),
+    Fault(f"{ROOM}/problems/database.py", 'if in_force.get("statement_timeout") == "0":', "if False:",
+          "tests/integration/test_problems_database.py::test_missing_session_settings",
+          "nobody learns that a statement has no time limit"),
+    Fault(f"{SQL}/look/present.sql", "((SELECT min(l.destination) FROM leased l WHERE l.destination > p.destination))",
+          "(NULL)", "tests/integration/test_counts.py", "a destination of which all is leased is not shown"),
 ]  # fmt: skip

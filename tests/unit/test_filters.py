@@ -130,6 +130,7 @@ class TestAddress:
             {"newer-than": ["1e3s"]},
             {"older-than": ["٣d"]},
             {"key": ["x" * 501]},
+            {"type": ["*a" * 6]},
             {"key": ["a\0b"]},
             {"destination": ["\ud800"]},
         ],
@@ -137,6 +138,11 @@ class TestAddress:
     def test_refuses(self, query: dict[str, list[str]]) -> None:
         with pytest.raises(InvalidFilter):
             filters.asked(query)
+
+
+def test_what_is_just_within_the_bounds_is_taken() -> None:
+    query = {"key": ["x" * 500], "type": ["*a" * 5], "newer-than": ["36500d"]}
+    assert filters.query_of(filters.asked(query)) == {name: value for name, [value] in query.items()}
 
 
 @given(st.floats(0, filters.OLDEST_SECONDS))
