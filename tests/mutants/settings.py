@@ -20,8 +20,6 @@ FAULTS = [
     Fault(PIPE, "slowest + 2 * (self.statement_timeout or USUAL_STATEMENT_SECONDS)",
         "slowest + 2 * self.statement_timeout", SETTINGS,
         "Without a time limit of its own, a send's lease leaves no time for statements."),
-    Fault("outbox_tasks/feeds/place.py", '{**place.routes, **others}', '{**others, **place.routes}', SETTINGS,
-        "A pattern of all feeds wins over a feed's own."),
     Fault(PIPE, "        if configured.concurrency is not None:\n            return 0\n", "", SETTINGS,
         "A destination with a limit of concurrency sends singly, past the limit."),
     Fault(PIPE, "self.singles if configured.singles is None else configured.singles",

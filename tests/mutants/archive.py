@@ -1,0 +1,36 @@
+"""The archive: exports that are verified, and replays."""
+
+from tests.mutants import Fault
+
+EXPORT, REPLAY, VERBS = (f"tests/archive/test_{name}.py" for name in ("export", "replay", "replay_verbs"))
+
+FAULTS = [
+    Fault("outbox_tasks/archive/export.py", "    if found != expected:\n", "    if False:\n", EXPORT,
+        "A damaged file counts as verified."),
+    Fault("outbox_tasks/archive/export.py", 'part.get("number") != day.number]', 'part.get("number") == day.number]',
+        EXPORT,
+        "The parts of other days of that date leave the manifest."),
+    Fault("outbox_tasks/archive/files.py", 'f"{len(text)}:{text}"', "text", EXPORT,
+        "Text that moves to the next column has the same checksum."),
+    Fault("outbox_tasks/archive/files.py", "framed.encode() + row[PAYLOAD]", "framed.encode()", EXPORT,
+        "The checksum leaves out the payload."),
+    Fault("outbox_tasks/archive/replay_copy.py", "if destination == former:", "if True:", REPLAY,
+        "A copy for another destination has the id of the original."),
+    Fault("outbox_tasks/archive/replay_copy.py", '("id", "root_id")', '("id",)', REPLAY,
+        "A new task has the root id of the old one."),
+    Fault("outbox_tasks/archive/replay_copy.py", "headers.get(REPLAYED_ID, str(original.id))", "str(original.id)",
+        REPLAY,
+        "A replay of a replay forgets the first original."),
+    Fault("outbox_tasks/archive/replay.py", 'act["most"] - place["passed"]', 'act["most"]', REPLAY,
+        "A replay that goes on forgets how much of its limit is used."),
+    Fault("outbox_tasks/archive/replay.py", "min(replay.until or as_of, as_of)", "replay.until or as_of", REPLAY,
+        "A replay meets its own copies."),
+    Fault("outbox_tasks/archive/replay.py", "        if row.seq > after:\n", "        if row.seq >= after:\n", REPLAY,
+        "A replay that goes on copies a message twice."),
+    Fault("outbox_tasks/archive/sql/replay.sql", "WHERE a.seq = :entry::bigint AND EXISTS (SELECT FROM may)",
+        "WHERE a.seq = :entry::bigint", VERBS + " " + REPLAY,
+        "A replay without its lease moves the place in the audit."),
+    Fault("outbox_tasks/archive/sql/replay.sql", "  WHERE EXISTS (SELECT FROM may)\n), fresh", "), fresh",
+        VERBS + " " + REPLAY,
+        "A replay without its lease writes copies."),
+]  # fmt: skip

@@ -1,0 +1,51 @@
+"""Feeds: their sources, copies, leases and writers."""
+
+from tests.mutants import Fault
+
+COPY = "tests/feeds/test_copy.py"
+BRIDGE, ROWS, SOURCE = (f"outbox_tasks/feeds/{name}.py" for name in ("bridge", "rows", "source"))
+SQL = "outbox_tasks/feeds/sql"
+
+FAULTS = [
+    Fault("outbox_tasks/feeds/place.py", "{**place.routes, **others}", "{**others, **place.routes}",
+        "tests/unit/test_settings.py", "A pattern of all feeds wins over a feed's own."),
+    Fault(ROWS, '**message.get("headers", {})}', "}", f"{COPY}::test_a_feed_has_routes_of_its_own "
+        "tests/feeds/test_feed_writers.py", "An event for several destinations loses its headers."),
+    Fault(ROWS, "0 <= delay <= DELAY_SECONDS_AT_MOST", "delay <= DELAY_SECONDS_AT_MOST",
+        f"{COPY}::test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody", "A negative delay is taken."),
+    Fault(ROWS, "_need(at.tzinfo is not None", "_need(at is not None",
+        f"{COPY}::test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody",
+        "A time without a zone is taken."),
+    Fault(ROWS, 'if name not in ("deliver_at", "delay")}', 'if name not in ("delay",)}',
+        f"{COPY}::test_a_row_without_a_route_can_be_sent_once_there_is_one",
+        "A dead letter without a route waits for its time."),
+    Fault(BRIDGE, "        source.delete(left)\n        clean = True\n", "        clean = True\n",
+        f"{COPY}::test_a_bridge_that_dies_anywhere_loses_nothing_and_copies_nothing_twice",
+        "Rows that a dead bridge has copied stay at their source."),
+    Fault(BRIDGE, "if rows[0][:2] == former:", "if False:",
+        f"{COPY}::test_rows_that_the_source_keeps_are_trouble_that_is_told",
+        "A row that is never deleted ends no run."),
+    Fault(SOURCE, "            self.close()\n            if self._cut_off:", "            if self._cut_off:",
+        "tests/feeds/test_feed_source_trouble.py", "A connection is used again after trouble."),
+    Fault(SOURCE, "        self._cut_off = False\n        timer", "        timer",
+        "tests/feeds/test_feed_source_trouble.py", "After one time limit each trouble is told as a time limit."),
+    Fault("outbox_tasks/feeds/sqlite.py", "and self._identity != self._file()", "and False",
+        "tests/feeds/test_feed_source_trouble.py", "A restored file is not read."),
+    Fault("outbox_tasks/feeds/nudge.py", "client.delete(NUDGED + name)", "pass",
+        "tests/feeds/test_feed_writers.py", "A feed that was written while its task began is not woken."),
+    Fault(f"{SQL}/take.sql", "f.locked_until <= clock_timestamp() AND ", "",
+        f"{COPY}::test_a_stalled_bridge_copies_nothing tests/feeds/test_kills.py", "Two bridges copy one feed."),
+    Fault(f"{SQL}/copy.sql", "k.number = s.number AND k.id = s.id", "k.number = s.number",
+        f"{COPY}::test_a_source_restored_to_an_earlier_state_brings_nothing_twice",
+        "A restored source that gives a number again loses the new row."),
+    Fault(f"{SQL}/copy.sql", "f.name = :feed AND f.token = :token::uuid", "f.name = :feed",
+        f"{COPY}::test_a_stalled_bridge_copies_nothing", "A bridge copies without its lease."),
+    Fault(f"{SQL}/end.sql", "failures = CASE WHEN :error::text IS NULL THEN 0", "failures = CASE WHEN false THEN 0",
+        f"{COPY}::test_a_source_that_fails_is_left_alone_for_a_while", "Failures are counted on after a success."),
+    Fault(f"{SQL}/end.sql", "coalesce(failed_at, clock_timestamp())", "clock_timestamp()",
+        "tests/feeds/test_feed_views.py " + COPY + "::test_a_source_that_fails_is_left_alone_for_a_while",
+        "A feed that fails for an hour is said to fail since its last run."),
+    Fault(f"{SQL}/forget.sql", "deleted AND ", "",
+        f"{COPY}::test_what_was_copied_is_forgotten_only_once_it_is_deleted",
+        "A row that is still at its source is forgotten, and copied again."),
+]  # fmt: skip

@@ -1,0 +1,53 @@
+"""Supervised tasks: their begin, their end, lost tasks, and the watch of a worker."""
+
+from tests.mutants import Fault
+
+VERBS, RUNNING, RUNS = (f"tests/supervised/test_{name}.py" for name in ("verbs", "running", "runs"))
+LOST = "tests/supervised/test_lost_tasks.py"
+SQL = "outbox_tasks/supervised/sql"
+RUN, SUPERVISOR, STORE, WATCH, LOOK = (
+    f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "store", "watch", "lost_tasks")
+)
+
+FAULTS = [
+    Fault(RUN, "return copy if 0 < copy.lease <= WEEK_SECONDS else None", "return copy", RUNNING,
+        "A header with an endless lease begins a run."),
+    Fault(RUN, "            self.following = kept\n", "            pass\n",
+        "tests/supervised/test_complete.py", "After a completion that is rolled back what follows is written twice."),
+    Fault(RUN, "    run.replaced = True\n", "", RUNNING, "A task that replaces itself is discarded."),
+    Fault(SUPERVISOR, "if copy.of != identity:", "if False:", RUNNING, "A task of another outbox runs."),
+    Fault(SUPERVISOR, "following = run.rows if state != states.RETRY else []", "following = run.rows", RUNNING,
+        "A retry wakes the relay at once."),
+    Fault(SUPERVISOR, "return ended or (again and runs.whereabouts(run.run.id) is None)", "return ended",
+        "tests/supervised/test_running_trouble.py", "An end whose answer was lost is told as a lost lease."),
+    Fault(STORE, "storable(traceback[-TRACEBACK_CHARACTERS:])", "storable(traceback[:TRACEBACK_CHARACTERS])", RUNNING,
+        "The row keeps the beginning of a traceback, and not the error."),
+    Fault("outbox_tasks/supervised/hooks.py", "            supervised.set(None)\n", "            pass\n", RUNNING,
+        "After a run the process takes the next task for that run."),
+    Fault(LOOK, "memory.at = (memory.canary, memory.at), tokens, now",
+        "memory.at = (memory.canary, memory.at), tokens, memory.at",
+        LOST, "The time of a look is not kept."),
+    Fault(LOOK, "            self._memories[name].empty_at.clear()\n            return\n", "            return\n", LOST,
+        "After a flush the empty queue of before counts."),
+    Fault(LOOK, "if last is not None and row.count > held:", "if last is not None and row.count:", LOST,
+        "Tasks that workers hold count as lost."),
+    Fault(f"{SQL}/begin.sql", "coalesce(t.attempts, 0) + 1, lease.id", "coalesce(t.attempts, 0), lease.id", VERBS,
+        "A quick begin counts one attempt less."),
+    Fault(f"{SQL}/begin.sql", "AND r.state = 'handed over' AND set_config", "AND set_config", RUNS + " " + VERBS,
+        "A second copy takes a run over."),
+    Fault(f"{SQL}/begin.sql", "state = 'running', token = :token::uuid, holder = :holder::text, unheard = 0,",
+        "state = 'running', token = :token::uuid, holder = :holder::text,", RUNS + " " + VERBS,
+        "A task that was heard of waits as long as before the next time."),
+    Fault(f"{SQL}/end.sql", "r.id = said.id AND r.token = said.token",
+        "r.id = said.id", VERBS, "A run that was given up ends the task."),
+    Fault(f"{SQL}/fail.sql", "'traceback', traceback, 'ran'", "'ran'", RUNNING, "A dead task has no traceback."),
+    Fault(f"{SQL}/expire.sql", "CASE WHEN ran THEN 0 ELSE unheard + 1 END", "unheard + 1", VERBS + " " + RUNS,
+        "A task whose worker was lost waits longer for the next one."),
+    Fault(f"{SQL}/retry.sql", "since = NULL, ", "", VERBS + " " + RUNNING,
+        "A retry of the task keeps the time of an earlier outage."),
+    Fault(f"{SQL}/wait_on.sql", "8 * interval '1 second' AS longest", "80 * interval '1 second' AS longest", LOST,
+        "Tasks wait for a long queue without end."),
+    Fault(f"{SQL}/unknown.sql",
+        "    AND r.locked_until > clock_timestamp() + :wait * 2 ^ least(r.unheard, 6) * interval '1 second'\n", "",
+        "tests/supervised -k unknown", "A task that is due soon waits longer."),
+]  # fmt: skip
