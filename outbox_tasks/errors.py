@@ -220,12 +220,6 @@ class SchemaMismatch(OutboxError):
     script of docs/how-to/remove.md if the schema has other tables too), and run `outbox-tasks init` of this release."""
 
 
-class SatelliteMissing(OutboxError):
-    says = """
-    This installation has no {name}: its folder or its entry point was taken out. Install the whole package, or leave
-    out what needs it."""
-
-
 class UnknownPublisher(OutboxError):
     says = """
     Destination {destination!r} has the URL scheme {scheme!r}, and no publisher for it is installed. Installed:

@@ -241,7 +241,7 @@ class Outbox:
         `connection`, or a function that returns the session or None. While a transaction is open in it, every task
         that the app sends is stored. Otherwise, and inside `with outbox.direct():`, tasks are sent at once.
         """
-        from outbox_tasks.celery import install  # an application that only writes does not need it
+        from outbox_tasks.worker.install import install  # an application that only writes does not need it
 
         check_app("app", app)
         fits = capture is None or is_django(capture) or callable(capture)

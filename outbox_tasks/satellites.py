@@ -11,8 +11,6 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
 
-from outbox_tasks.errors import SatelliteMissing
-
 GROUP = "outbox_tasks.satellites"
 
 
@@ -42,6 +40,9 @@ class Satellite:
 
     def install(self, app: Any, settings: Any) -> None:
         """Add its part to an application's Celery app, with `Outbox.install`."""
+
+    def own_app(self, app: Any) -> None:
+        """Add its part to the relay's own Celery app."""
 
     def register(self, resources: Any, common: Mapping[str, Any]) -> None:
         """Add its Celery tasks to an app, and what it does before each claim and at the end of a process: see
@@ -86,8 +87,9 @@ def satellites() -> Mapping[str, Satellite]:
 
 
 def satellite(name: str) -> Any:
-    """The satellite called `name`. Raises `SatelliteMissing`."""
+    """The satellite called `name`. Raises `ModuleNotFoundError`."""
     try:
         return satellites()[name]
     except KeyError:
-        raise SatelliteMissing(name=name) from None
+        reason = f"This installation of outbox_tasks has no {name}: its folder or its entry point was taken out."
+        raise ModuleNotFoundError(f"{reason} Install the whole package, or leave out what needs it.") from None

@@ -19,15 +19,12 @@ from outbox_tasks.cli.shared.group import Group
 SECTIONS = {
     "Run it": {
         "init": "Create the outbox tables, or upgrade them to this release.",
-        "up": "Run the whole relay here, until Ctrl-C.",
         "drain": "Send due messages from this process, without workers, then end.",
-        "demo": "Show the relay at work, with failures and a kill -9.",
     },
     "See what is going on": {
         "status": "Show what is wrong, what waits, and who is at work.",
         "health": "Say whether all is in order, once or over HTTP.",
         "doctor": "Say what is wrong, why it matters, and what people were told.",
-        "web": "Show the page in a browser, until Ctrl-C.",
     },
     "Keep it small": {
         "maintain": "Do the housekeeping that beat asks for every hour.",
@@ -51,7 +48,6 @@ SECTIONS = {
 
 FILES = {
     **dict.fromkeys(("pause", "resume", "limit"), "steer"),
-    **dict.fromkeys(("up", "demo"), "local"),
     **dict.fromkeys(("redrive", "try", "discard"), "mend"),
 }
 """The files of the commands that are not in a file of their own name."""

@@ -14,8 +14,8 @@ import redis
 from celery import Celery, Task
 from kombu import Queue
 
-from outbox_tasks.celery import install
 from outbox_tasks.settings import Settings
+from outbox_tasks.worker.install import install
 
 BROKER = os.environ.get("SHOP_BROKER_URL", "")
 PREFIX = "shop:"

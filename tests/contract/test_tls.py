@@ -16,12 +16,12 @@ from celery import Celery
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.celery import install
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, WebhookFailed
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import alerts
+from outbox_tasks.worker.install import install
 from tests.certificates import self_signed
 from tests.conftest import eventually
 from tests.contract.messages import loaded, message, sent_by

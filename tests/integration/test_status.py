@@ -19,12 +19,12 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
 
-from outbox_tasks.celery import install
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.operating import pauses
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.worker.install import install
 from tests.conftest import Rows, eventually, seconds_from_now
 from tests.integration.doctoring import at_work, beats, tally
 

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.broker.places import same_place
-from outbox_tasks.celery import install
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.worker.install import install
 from outbox_tasks.worker.start_checks import check
 from tests.conftest import MakeSettings, Rows, eventually
 

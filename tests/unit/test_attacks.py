@@ -16,8 +16,8 @@ from kombu.message import Message
 
 import outbox_tasks
 from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, MAINTAIN_TASK, PUBLISH_TASK, WAIT
-from outbox_tasks.cli.web import web
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
+from outbox_tasks.web.command import web
 from outbox_tasks.worker.message_checks import checked
 
 PACKAGE = Path(outbox_tasks.__file__).parent

@@ -12,7 +12,6 @@ import click
 from outbox_tasks.cli.shared.output import say
 from outbox_tasks.cli.shared.store import installed
 from outbox_tasks.errors import NotInstalled, PortTaken
-from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.web import WEB_PORT
 from outbox_tasks.web import Page
@@ -26,7 +25,7 @@ speaks HTTPS."""
 
 
 @click.command()
-@click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=WEB_PORT, show_default=True, help="0: any free port.")
 @click.option("--read-only", is_flag=True, help="Nobody can change anything.")
 def web(host: str, port: int, read_only: bool) -> None:
