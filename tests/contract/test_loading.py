@@ -54,10 +54,6 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
         load(*configured("pigeon://coop"))
 
 
-def test_the_documented_tls_scheme_is_registered() -> None:
-    load(*configured("rediss+stream://localhost:1/0/s"))
-
-
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Installs a package with this entry point and code, for real, on sys.path."""

@@ -94,11 +94,12 @@ def test_trims_the_stream_when_told_to(target: Counterpart) -> None:
     assert 100 <= len(entries(target)) < 500
 
 
-class Dripping(socketserver.BaseRequestHandler):
-    """Passes on what Redis says, and while `slow` is set, one line in 0.3 s."""
+class Late(socketserver.BaseRequestHandler):
+    """Passes on what Redis says. While `slow` is set: its first answer in 0.6 s, the rest when it is `released`."""
 
     port: int
     slow: threading.Event
+    released: threading.Event
 
     def handle(self) -> None:
         with socket.create_connection(("127.0.0.1", self.port)) as server:
@@ -110,16 +111,21 @@ class Dripping(socketserver.BaseRequestHandler):
     def _answer(self, server: socket.socket) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
-                for line in data.splitlines(keepends=True):
-                    if self.slow.is_set():
+                lines = data.splitlines(keepends=True)
+                if self.slow.is_set():
+                    self.slow.clear()
+                    for line in lines[:2]:
                         time.sleep(0.3)
-                    self.request.sendall(line)
+                        self.request.sendall(line)
+                    self.released.wait(30)
+                    lines = lines[2:]
+                self.request.sendall(b"".join(lines))
 
 
 def test_answers_that_came_too_late_are_not_those_of_the_next_messages(target: Counterpart) -> None:
     """Those would count as sent, and be lost."""
-    slow = threading.Event()
-    handler = type("Handler", (Dripping,), {"port": target.server.port, "slow": slow})
+    slow, released = threading.Event(), threading.Event()
+    handler = type("Handler", (Late,), {"port": target.server.port, "slow": slow, "released": released})
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as proxy:
         proxy.daemon_threads = True
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
@@ -128,10 +134,10 @@ def test_answers_that_came_too_late_are_not_those_of_the_next_messages(target: C
             slow.set()
             outcomes = publisher.publish([message(n) for n in range(1, 6)])
             assert results(outcomes) == [Result.OUTAGE] * 5
-            slow.clear()
             eventually(lambda: len(target.received()) == 6)
             client(target).delete(target.place)
             client(target).set(target.place, "no stream")
+            threading.Timer(0.2, released.set).start()
             assert [outcome.code for outcome in publisher.publish([message(6)])] == ["wrong_type"]
         proxy.shutdown()
 

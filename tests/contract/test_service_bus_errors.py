@@ -78,6 +78,12 @@ class TestTheLink:
             assert brief(outcomes) == [(Result.RETRY, "detached")] * 2 + [(Result.OUTAGE, "connection")] * 2
             assert publisher.publish([message(4)]) == [SENT]
 
+    def test_that_ends_now_and_then_is_none(self, target: Counterpart) -> None:
+        large = b"x" * 150_000  # each goes alone
+        kinds = ["close", "fine", "close", "fine"]
+        outcomes = publish(target, *(message(n, payload=large, event_type=kind) for n, kind in enumerate(kinds)))
+        assert brief(outcomes) == [(Result.RETRY, "detached"), (Result.SENT, None)] * 2
+
     def test_that_the_service_has_dropped_is_made_again(self, target: Counterpart) -> None:
         with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish([message(0)]) == [SENT]

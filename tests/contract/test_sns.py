@@ -28,24 +28,6 @@ def test_writes_the_attributes_of_the_contract(target: Counterpart) -> None:
     }
 
 
-def test_divides_batches_by_their_size(target: Counterpart) -> None:
-    """Ten of these are 1 MB; a topic takes a quarter of it unless it was told otherwise."""
-    asked: list[int] = []
-    with closing(loaded(target.url(target.place))) as publisher:
-        request = publisher._request  # type: ignore[attr-defined]
-
-        def counted(client: object, place: str, entries: list[dict[str, str]]) -> object:
-            asked.append(sum(len(entry["Message"]) for entry in entries))
-            return request(client, place, entries)
-
-        publisher._request = counted  # type: ignore[attr-defined]
-        payloads = [b'{"n": %d, "x": "%s"}' % (n, b"x" * 100_000) for n in range(10)]
-        assert publisher.publish([message(n, payload=payload) for n, payload in enumerate(payloads)]) == [SENT] * 10
-    assert len(asked) == 5
-    assert max(asked) < 262_144
-    assert sorted(numbers(target)) == list(range(10))
-
-
 def test_a_topic_may_be_named_by_its_arn(target: Counterpart) -> None:
     url = f"sns://test:test@{REGION}/arn:aws:sns:{REGION}:{ACCOUNT}:{target.place}?endpoint={target.address}"
     with closing(loaded(url)) as publisher:
