@@ -23,6 +23,7 @@ from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.model import Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
+from outbox_tasks.relay.retry import DEFAULT_MAX_ATTEMPTS
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing import OutboxProbe
@@ -367,18 +368,17 @@ class TestDrain:
         publish("order.late", key="a", delay=3600)
         publish("order.behind", key="a")
         with engine.begin() as connection:
-            connection.execute(
-                text(f"INSERT INTO {schema}.outbox_destinations (name, paused_at) VALUES ('audit', now())")
-            )
+            table = f"{schema}.outbox_destinations"
+            connection.exec_driver_sql(f"INSERT INTO {table} (name, paused_at) VALUES ('audit', now())")
         assert outbox.drain() == []
         assert [message.state for message in outbox.published] == ["scheduled", "pending", "scheduled", "pending"]
         outbox.fail("orders", Outcome.retry("slow down", "no", retry_after=600))
         first, second = publish("order.slow", key="b"), publish("order.behind", key="b")
         assert outbox.drain() == []
-        assert [m.id for m in outbox.published if m.key == "b" and m.state in ("retrying", "pending")] == [
-            first,
-            second,
-        ]
+        assert [m.id for m in outbox.published if m.key == "b" and m.state != "sent"] == [first, second]
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE {table} SET paused_at = NULL")
+        assert [message.event_type for message in outbox.drain()] == ["order.paused"]
 
 
 class TestFail:
@@ -390,6 +390,13 @@ class TestFail:
         assert [(message.json["id"], message.attempts, message.error_code) for message in delivered] == [
             (42, 3, "busy"), (43, 1, None),
         ]  # fmt: skip
+
+    def test_until_it_is_dead(self, outbox: OutboxProbe, publish: Publish) -> None:
+        publish()
+        outbox.fail("orders", times=None)
+        assert outbox.drain() == []
+        [message] = outbox.published
+        assert (message.state, message.attempts, message.due) == ("dead", DEFAULT_MAX_ATTEMPTS, None)
 
     @pytest.mark.parametrize(
         ("answer", "state", "attempts", "code"),

@@ -43,9 +43,6 @@ FAULTS = [
     ),
     Fault(TAKE, " WHERE k.first > :since\n)", "\n)", DRAIN, "the keys of other tests are taken over"),
     Fault(
-        TAKE, "h.seq <> n.seq", "h.seq < n.seq", DRAIN, "what is held behind a redriven message is lost to a real relay"
-    ),
-    Fault(
         STORE,
         'unlimited = {"concurrency": None, "rate_limit": None}',
         "unlimited = {}",

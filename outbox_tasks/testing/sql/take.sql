@@ -26,11 +26,9 @@ WITH place AS MATERIALIZED (
 ), taken_waiting AS (
   DELETE FROM :schema.outbox_waiting w USING next WHERE w.seq = next.seq
 ), keyed AS (
-  INSERT INTO :schema.outbox_keys AS k (destination, key, token, due, more, first)
-  SELECT n.destination, n.key, :token::uuid, 'infinity',
-         EXISTS (SELECT FROM :schema.outbox_held h WHERE h.destination = n.destination AND h.key = n.key AND h.seq <> n.seq), n.seq
-  FROM next n WHERE n.key IS NOT NULL
-  ON CONFLICT (destination, key) DO UPDATE SET token = excluded.token, due = excluded.due, more = excluded.more WHERE k.first > :since
+  INSERT INTO :schema.outbox_keys AS k (destination, key, token, due, first)
+  SELECT destination, key, :token::uuid, 'infinity', seq FROM next WHERE key IS NOT NULL
+  ON CONFLICT (destination, key) DO UPDATE SET token = excluded.token, due = excluded.due WHERE k.first > :since
 )
 INSERT INTO :schema.outbox_leases (token, locked_until, destination, holder, seqs)
 SELECT :token, clock_timestamp() + :hold::float * interval '1 second', destination, :holder::text, ARRAY[seq] FROM next
