@@ -54,7 +54,7 @@ def execute(connection: AnyConnection, verb: Verb, parameters: Mapping[str, Any]
             return int(cursor.rowcount)
     verb = _checked(connection, verb, event_type)
     text, values = _for_driver(verb, connection.dialect.name, connection.dialect.paramstyle, parameters)
-    if not is_heard(connection) and not _has_failed(connection):
+    if not is_heard(connection):
         return _by_the_driver(connection, text, values)
     with connection.exec_driver_sql(text, values) as result:
         return result.rowcount
@@ -115,12 +115,6 @@ def _for_driver(verb: Verb, dialect: str, style: str, parameters: Mapping[str, A
 def _statement(verb: Verb, dialect: str, style: str) -> tuple[str, tuple[str, ...]]:
     statement = sql.statement(verb.file_for(dialect), verb.schema, style, sql.quote_of(dialect))
     return statement.text.decode(), statement.names
-
-
-def _has_failed(connection: Connection) -> bool:
-    """Whether its transaction or savepoint has failed: SQLAlchemy says how."""
-    opened = connection.get_transaction(), connection.get_nested_transaction()
-    return any(transaction is not None and not transaction.is_active for transaction in opened)
 
 
 def _by_the_driver(connection: Connection, text: str, values: Any) -> int:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.orm import Session
 
 import outbox_tasks
+from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.outbox import Outbox
 from tests.conftest import Rows
 
@@ -45,6 +46,14 @@ def test_the_driver_executes_alone(outbox: Outbox, engine: Engine, rows: Rows, s
         outbox.publish(connection, "order.created", {})
         outbox.publish(connection, "order.created", {})
     assert (len(rows.hot()), seen) == (3, [])
+
+
+def test_after_a_rollback_inside_its_block_nothing_is_written(outbox: Outbox, engine: Engine, rows: Rows) -> None:
+    with engine.connect() as connection, connection.begin() as transaction:
+        transaction.rollback()
+        with pytest.raises((exc.InvalidRequestError, NotInTransaction)):
+            outbox.publish(connection, "order.created", {})
+    assert rows.hot() == []
 
 
 LISTEN: dict[str, Callable[[Engine, list[Any]], None]] = {

@@ -286,6 +286,22 @@ class TestEachStatement:
             transaction.rollback()
         place.run("DROP SCHEMA evil CASCADE")
 
+    @pytest.mark.parametrize(
+        ("kind", "column", "relation"),
+        [
+            ("reader", "payload", "all"), ("reader", "headers", "archive"), ("reader", "history", "at_work"),
+            ("reader", "history", "trouble"), ("reader", "payload", "messages"), ("reader", "once", "audit"),
+            ("worker", "seq", "ready"), ("worker", "name", "destinations"), ("worker", "who", "audit"),
+            ("writer", "id", "messages"), ("writer", "seq", "ready"), ("writer", "consumer", "inbox"),
+            ("operator", "consumer", "inbox"),
+        ],
+    )  # fmt: skip
+    def test_reads_nothing_that_its_role_has_no_need_of(
+        self, place: Place, kind: Kind, column: str, relation: str
+    ) -> None:
+        with as_a(kind, place) as connection, connection.begin():
+            assert not self.may(connection, f"SELECT {column} FROM {quoted(f'outbox_{relation}')}")
+
     def may(self, connection: Connection, statement: str) -> bool:
         savepoint = connection.begin_nested()
         try:
