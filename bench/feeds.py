@@ -155,10 +155,10 @@ class Fed(Bench):
         with self.workers([argv]):
             yield
 
-    def most_connections(self, stop: threading.Event, found: list[int], engine: Engine) -> None:
+    def most_connections(self, stop: threading.Event, counts: list[int], engine: Engine) -> None:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             while not stop.wait(0.1):
-                found.append(int(connection.scalar(text(CONNECTIONS)) or 0))
+                counts.append(int(connection.scalar(text(CONNECTIONS)) or 0))
 
 
 def _begin_at_once(engine: Engine) -> None:
@@ -292,8 +292,8 @@ def main(say: Say, rows: int, rounds: int, seconds: float, feeds: int, sources: 
             for name in ("app", "tenants"):
                 connection.execute(text(f"CREATE DATABASE {name}"))
         in_database = {n: whole.set(database=n).render_as_string(hide_password=False) for n in ("app", "tenants")}
-        given = dict(one.split("=", 1) for one in sources)
-        places = {"SQLite": f"sqlite:///{folder / 'app.db'}", "PostgreSQL": in_database["app"], **given}
+        others = dict(one.split("=", 1) for one in sources)
+        places = {"SQLite": f"sqlite:///{folder / 'app.db'}", "PostgreSQL": in_database["app"], **others}
         places = {name.lower(): url for name, url in places.items()}
         return [
             *one_each(run, places, rows, rounds, seconds, say),

@@ -39,5 +39,5 @@ def outbox(
 def execute(settings: Settings, sql: str, **values: object) -> list[Any]:
     """Execute SQL without the relay's limits; `{schema}` stands for the outbox's."""
     with migrating(settings) as connection:
-        found = connection.execute(text(sql.replace("{schema}", settings.database_schema or "public")), values)
-        return list(found.all()) if found.returns_rows else []
+        result = connection.execute(text(sql.replace("{schema}", settings.database_schema or "public")), values)
+        return list(result.all()) if result.returns_rows else []

@@ -61,7 +61,7 @@ def latencies(run: Bench, rate: int, seconds: float, key: str, destination: str 
 @AGAINST
 def main(say: Say, rounds: int, seconds: float, against: str | None) -> list[Figures]:
     """Milliseconds from commit to destination."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    measured: dict[str, list[tuple[float, float]]] = {}
     with ExitStack() as stack:
         runs = stack.enter_context(sides(Bench, against))
         for run in runs.values():
@@ -76,8 +76,8 @@ def main(say: Say, rounds: int, seconds: float, against: str | None) -> list[Fig
                     for whose, run in runs.items():
                         say(f"round {turn + 1} of {rounds}: {kind} at {rate}/s{whose}")
                         cuts = quantiles(latencies(run, rate, seconds, key), n=100)
-                        found.setdefault(f"{kind}, {rate}/s{whose}", []).append((cuts[49], cuts[98]))
-    return [Figures("commit → destination, ms", {name: _row(name, each) for name, each in found.items()})]
+                        measured.setdefault(f"{kind}, {rate}/s{whose}", []).append((cuts[49], cuts[98]))
+    return [Figures("commit → destination, ms", {name: _row(name, each) for name, each in measured.items()})]
 
 
 def _row(name: str, rounds: list[tuple[float, float]]) -> dict[str, Any]:

@@ -81,21 +81,21 @@ class Keyed(Bench):
         return {"p50 ms": median(taken), "p99 ms": quantiles(taken, n=100)[98], "latest ms": max(taken)}
 
 
-def drained(found: dict[str, list[Figure]]) -> Rows:
+def drained(measured: dict[str, list[Figure]]) -> Rows:
     """The rows of the drains."""
     rows: Rows = {}
-    for name, each in found.items():
+    for name, each in measured.items():
         kind, other = name.removesuffix(OTHER), OTHER if name.endswith(OTHER) else ""
         rate_aim, cpu_aim = AIMS[kind.partition(" ")[0]]
-        ratio = spread([a["per_second"] / b["per_second"] for a, b in zip(each, found[BASE + other], strict=True)])
+        ratio = spread([a["per_second"] / b["per_second"] for a, b in zip(each, measured[BASE + other], strict=True)])
         rows[name] = {
             "messages/s": round(median(one["per_second"] for one in each)),
             "rounds": [round(one["per_second"]) for one in each],
             "CPU µs each": round(median(one["cpu_us"] for one in each), 1),
             "÷ without keys": ratio["median"], "ratios": ratio["rounds"], "aim": "" if other else rate_aim,
         }  # fmt: skip
-        if not other and kind + OTHER in found:
-            cpu = spread([a["cpu_us"] / b["cpu_us"] for a, b in zip(each, found[kind + OTHER], strict=True)])
+        if not other and kind + OTHER in measured:
+            cpu = spread([a["cpu_us"] / b["cpu_us"] for a, b in zip(each, measured[kind + OTHER], strict=True)])
             rows[name] |= {"CPU ÷ other": cpu["median"], "CPU ratios": cpu["rounds"], "CPU aim": cpu_aim}
     return rows
 
@@ -107,7 +107,7 @@ def drained(found: dict[str, list[Figure]]) -> Rows:
 @AGAINST
 def main(say: Say, messages: int, rounds: int, only: str | None, against: str | None) -> list[Figures]:
     """What the order of each key costs."""
-    found: dict[str, list[Figure]] = defaultdict(list)
+    measured: dict[str, list[Figure]] = defaultdict(list)
     lateness: Rows = {}
     with ExitStack() as stack:
         runs = stack.enter_context(sides(Keyed, against, shared_buffers="512MB"))
@@ -119,10 +119,10 @@ def main(say: Say, messages: int, rounds: int, only: str | None, against: str | 
                 for other, run in runs.items():
                     say(f"round {turn + 1} of {rounds}: drain, {name}{other}")
                     count = messages // 5 if key == HOT else messages
-                    found[name + other].append(run.in_order(workers[other], count, key))
+                    measured[name + other].append(run.in_order(workers[other], count, key))
         for name, key in BUSY.items() if only != "drain" else ():
             for other, run in runs.items():
                 say(f"quiet keys beside {name}{other}")
                 lateness[f"beside {name}{other}"] = run.late(2 * messages, key)
-    tables = [("2 publish workers", drained(found)), ("commit → destination of quiet keys", lateness)]
+    tables = [("2 publish workers", drained(measured)), ("commit → destination of quiet keys", lateness)]
     return [Figures(title, rows) for title, rows in tables if rows]

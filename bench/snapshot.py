@@ -86,7 +86,7 @@ class Dumped(Bench):
 @AGAINST
 def main(say: Say, messages: int, rounds: int, only: tuple[str, ...], against: str | None) -> list[Figures]:
     """A drain beside a pg_dump that stands still."""
-    found: dict[str, dict[str, Any]] = {}
+    measured: dict[str, dict[str, Any]] = {}
     with sides(Dumped, against, shared_buffers="512MB", max_wal_size="4GB") as runs:
         for turn in range(rounds):
             for kind, (key, aim) in KINDS.items():
@@ -94,6 +94,6 @@ def main(say: Say, messages: int, rounds: int, only: tuple[str, ...], against: s
                     for dump in (False, True):
                         name = f"{kind}, {'beside pg_dump' if dump else 'alone'}, {turn + 1}{other}"
                         say(name)
-                        found[name] = run.drained(messages, key, dump=dump)
-                        found[name]["aim"] = aim if dump and other != OTHER else ""
-    return [Figures(f"PostgreSQL's CPU, {messages:,} messages", found)]
+                        measured[name] = run.drained(messages, key, dump=dump)
+                        measured[name]["aim"] = aim if dump and other != OTHER else ""
+    return [Figures(f"PostgreSQL's CPU, {messages:,} messages", measured)]

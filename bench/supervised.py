@@ -79,17 +79,17 @@ def main(say: Say, rounds: int, messages: int) -> list[Figures]:
         UNSUPERVISED: lambda run: run.plain(messages, supervises=True),
         SUPERVISED: lambda run: run.supervised(messages),
     }
-    found: dict[str, list[Figure]] = defaultdict(list)
+    measured: dict[str, list[Figure]] = defaultdict(list)
     with running(Cost) as run:
         run.supervised(500)  # warm
         for turn in range(rounds):
             for name, way in ways.items():
                 say(f"round {turn + 1} of {rounds}: {name}")
-                found[name].append(way(run))
-    return [Figures("2 solo workers", _rates(found)), Figures("figure", _ratios(found))]
+                measured[name].append(way(run))
+    return [Figures("2 solo workers", _rates(measured)), Figures("figure", _ratios(measured))]
 
 
-def _rates(found: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
+def _rates(measured: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "tasks/s": round(median(one["per_second"] for one in each)),
@@ -97,17 +97,17 @@ def _rates(found: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
             "CPU µs each": round(median(one["cpu_us"] for one in each)),
             "CPU µs, rounds": [round(one["cpu_us"]) for one in each],
         }
-        for name, each in found.items()
+        for name, each in measured.items()
     }
 
 
-def _ratios(found: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
+def _ratios(measured: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
     def cpu(name: str) -> dict[str, Any]:
-        return spread([a["cpu_us"] / b["cpu_us"] for a, b in zip(found[name], found[PLAIN], strict=True)])
+        return spread([a["cpu_us"] / b["cpu_us"] for a, b in zip(measured[name], measured[PLAIN], strict=True)])
 
     added = [
         WORKERS * 1000 * (1 / a["per_second"] - 1 / b["per_second"])
-        for a, b in zip(found[SUPERVISED], found[PLAIN], strict=True)
+        for a, b in zip(measured[SUPERVISED], measured[PLAIN], strict=True)
     ]
     return {
         "CPU, supervised ÷ plain": {**cpu(SUPERVISED), "aim": "≤ 1.5"},

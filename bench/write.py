@@ -119,9 +119,9 @@ class Writer:
         middle = {name: [median(column) for column in zip(*rows, strict=True)] for name, rows in taken.items()}
         titles = "more µs", "more µs of CPU", "more µs of the backend's"
         return {
-            name: {"µs": round(found[0])}
-            | {title: round(a - b) for title, a, b in zip(titles, found, middle[own], strict=True)}
-            for name, found in middle.items()
+            name: {"µs": round(medians[0])}
+            | {title: round(a - b) for title, a, b in zip(titles, medians, middle[own], strict=True)}
+            for name, medians in middle.items()
             for own in [PEER_OWN if name in (PEER, PEER_OWN) else OWN]
         }
 

@@ -93,10 +93,10 @@ class Yardsticks(Bench):
             self._pgbench("-i", "-q", "-s", "1")
         before = _cpu_of_all()
         options = f"-n -M prepared -c {CLIENTS} -j 2 -T {round(seconds)} -f"
-        said = self._pgbench(*options.split(), str(script))
+        output = self._pgbench(*options.split(), str(script))
         cpu = _cpu_of_all() - before
-        [count] = re.findall(r"number of transactions actually processed: (\d+)", said)
-        [rate] = re.findall(r"tps = ([\d.]+) \(without initial", said)
+        [count] = re.findall(r"number of transactions actually processed: (\d+)", output)
+        [rate] = re.findall(r"tps = ([\d.]+) \(without initial", output)
         return {"per_second": float(rate), "cpu_us": cpu / int(count) * 1e6}
 
     def _pgbench(self, *arguments: str) -> str:
@@ -109,7 +109,7 @@ class Yardsticks(Bench):
 
     def txoutbox(self, count: int) -> Figure:
         """Its relay, with the batches that suit it best."""
-        return max((self._txoutbox(count, *sizes) for sizes in BATCHES), key=lambda found: found["per_second"])
+        return max((self._txoutbox(count, *sizes) for sizes in BATCHES), key=lambda figure: figure["per_second"])
 
     def _txoutbox(self, count: int, batch: int, at_once: int) -> Figure:
         from txoutbox.adapters.postgres import SCHEMA_SQL
@@ -177,11 +177,11 @@ def turns(runs: dict[str, Yardsticks], messages: int, seconds: float) -> dict[st
     return ways
 
 
-def figures(found: dict[str, list[Figure]], others: list[str]) -> dict[str, dict[str, Any]]:
+def figures(measured: dict[str, list[Figure]], others: list[str]) -> dict[str, dict[str, Any]]:
     """The ratios of each round."""
 
     def ratio(one: str, base: str, what: str = "per_second") -> dict[str, Any]:
-        return spread([a[what] / b[what] for a, b in zip(found[one], found[base], strict=True)])
+        return spread([a[what] / b[what] for a, b in zip(measured[one], measured[base], strict=True)])
 
     rows: dict[str, dict[str, Any]] = {}
     for other in others:
@@ -191,7 +191,7 @@ def figures(found: dict[str, list[Figure]], others: list[str]) -> dict[str, dict
             "singles ÷ raw Celery": (SINGLES, RAW),
             "singles ÷ raw Celery, both with events": (SINGLES_EVENTS, RAW_EVENTS),
         }  # fmt: skip
-        rows |= {name + other: ratio(one + other, base) for name, (one, base) in pairs.items() if base in found}
+        rows |= {name + other: ratio(one + other, base) for name, (one, base) in pairs.items() if base in measured}
     if OTHER in others:
         rows["CPU of a drain ÷ other"] = {**ratio(DRAIN, DRAIN + OTHER, "cpu_us"), "aim": "≤ 0.65"}
     return rows
@@ -204,25 +204,25 @@ def figures(found: dict[str, list[Figure]], others: list[str]) -> dict[str, dict
 @AGAINST
 def main(say: Say, rounds: int, messages: int, seconds: float, against: str | None) -> list[Figures]:
     """The relay beside raw Celery, pgbench, XADD and txoutbox."""
-    found: dict[str, list[Figure]] = defaultdict(list)
+    measured: dict[str, list[Figure]] = defaultdict(list)
     wal: dict[str, dict[str, Any]] = {}
     with sides(Yardsticks, against, shared_buffers="256MB") as runs:
         for turn in range(rounds):
             for name, way in turns(runs, messages, seconds).items():
                 say(f"round {turn + 1} of {rounds}: {name}")
-                found[name].append(way())
+                measured[name].append(way())
         for name, key in {"no keys": NONE, "10,000 keys": EVEN}.items():
             for other, run in runs.items():
                 say(f"WAL, {name}{other}")
                 values = [run.wal(messages // 4, key) for _ in islice(range(rounds), 3)]
                 wal[f"WAL bytes a message, {name}{other}"] = spread(values, 0)
-    rows = figures(found, list(runs)) | wal
+    rows = figures(measured, list(runs)) | wal
     for name, aim in AIMS.items():
         rows.get(name, {})["aim"] = aim
-    return [Figures("2 publish workers", _rates(found)), Figures("figure", rows)]
+    return [Figures("2 publish workers", _rates(measured)), Figures("figure", rows)]
 
 
-def _rates(found: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
+def _rates(measured: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "messages/s": round(median(one["per_second"] for one in each)),
@@ -230,5 +230,5 @@ def _rates(found: dict[str, list[Figure]]) -> dict[str, dict[str, Any]]:
             "CPU µs each": round(median(one["cpu_us"] for one in each)),
             "CPU µs, rounds": [round(one["cpu_us"]) for one in each],
         }
-        for name, each in found.items()
+        for name, each in measured.items()
     }

@@ -24,10 +24,10 @@ USER = "nobody"
 def version() -> tuple[int, ...]:
     """Of the one that is installed."""
     assert PROGRAM is not None
-    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+)\.(\d+)", said)
-    assert found
-    return tuple(map(int, found.groups()))
+    output = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"(\d+)\.(\d+)", output)
+    assert match
+    return tuple(map(int, match.groups()))
 
 
 class PgBouncer(EmbeddedServer):

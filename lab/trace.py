@@ -92,20 +92,20 @@ class Trace:
             for move in _moves(rows):
                 counts[move] += 1
                 examples[move].append(seq)
-        found = Traced()
+        traced = Traced()
         for move, times in counts.items():
             if move in MOVES or move in also:
-                found.counts[MOVES.get(move, "by hand")] += times
+                traced.counts[MOVES.get(move, "by hand")] += times
             else:
                 seqs = list(dict.fromkeys(examples[move]))[:SHOWN]
-                found.wrong.append(Wrong(move, times, dict(map(self._life, seqs))))
-        return found
+                traced.wrong.append(Wrong(move, times, dict(map(self._life, seqs))))
+        return traced
 
     def life(self, id: str | UUID) -> list[str]:
         """All that was noted of a message, in order."""
         with self._engine.connect() as connection:
-            found = f"SELECT seq FROM {self._schema}.outbox_messages WHERE id = :id"
-            seqs = connection.scalars(text(found), {"id": UUID(str(id))}).all()
+            traced = f"SELECT seq FROM {self._schema}.outbox_messages WHERE id = :id"
+            seqs = connection.scalars(text(traced), {"id": UUID(str(id))}).all()
         return [line for seq in seqs for line in self._life(seq)[1]]
 
     def _life(self, seq: int) -> tuple[str, list[str]]:
@@ -132,12 +132,12 @@ def _moves(rows: Iterable[Any]) -> Iterator[Move]:
             net[row.place, row.token] += row.rows
             if row.run_out and row.rows < 0:
                 late.add(row.place)
-        left = [place for (place, _), n in net.items() for _ in range(-n)]
-        came = [place for (place, _), n in net.items() for _ in range(n)]
-        if not left and not came:
+        places_before = [place for (place, _), n in net.items() for _ in range(-n)]
+        places_after = [place for (place, _), n in net.items() for _ in range(n)]
+        if not places_before and not places_after:
             continue  # the row changed in its place
-        before = " and ".join(f"{place}, run out" if place in late else place for place in left) or NOWHERE
-        if at is not None and (" and ".join(left) or NOWHERE) != at:
+        before = " and ".join(f"{place}, run out" if place in late else place for place in places_before) or NOWHERE
+        if at is not None and (" and ".join(places_before) or NOWHERE) != at:
             before = f"{before} (it was {at})"
-        after = at = " and ".join(came) or NOWHERE
+        after = at = " and ".join(places_after) or NOWHERE
         yield before, after

@@ -47,13 +47,13 @@ def _arrivals(url: str, stream: str) -> Iterator[Arrival]:
             last = f"({entries[-1][0]}"
 
 
-def keep(found: Evidence, directory: Path) -> None:
+def keep(records: Evidence, directory: Path) -> None:
     """Write it down, a line for each record, for whoever looks into it."""
-    (directory / "impossible.txt").write_text("\n".join(found.impossible))
+    (directory / "impossible.txt").write_text("\n".join(records.impossible))
     for name in ("written", "arrivals", "happened"):
-        lines = (json.dumps(record._asdict()) for record in getattr(found, name))
+        lines = (json.dumps(record._asdict()) for record in getattr(records, name))
         (directory / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    rows = (json.dumps({"id": id, **row._asdict()}) for id, row in found.rows.items())
+    rows = (json.dumps({"id": id, **row._asdict()}) for id, row in records.rows.items())
     (directory / "rows.jsonl").write_text("".join(f"{line}\n" for line in rows))
 
 

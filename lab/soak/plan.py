@@ -28,14 +28,14 @@ def plan(seed: int, seconds: float, kinds: Sequence[str], lease: float, every: f
     again."""
     chance = random.Random(seed)
     planned: list[Planned] = []
-    left: list[str] = []
+    remaining: list[str] = []
     passed = 0.0
     while kinds:
-        left = left or chance.sample(kinds, len(kinds))
+        remaining = remaining or chance.sample(kinds, len(kinds))
         pause = round(chance.uniform(0.5, 1.5) * every, 3)
         passed += pause
         if passed > seconds:
             break
         lasts = round(chance.uniform(*(LONG if chance.random() < 0.25 else BRIEF)) * lease, 3)
-        planned.append(Planned(pause, left.pop(), lasts, chance.getrandbits(32)))
+        planned.append(Planned(pause, remaining.pop(), lasts, chance.getrandbits(32)))
     return planned

@@ -91,13 +91,13 @@ class Run:
             drained = self._drain()
             self._bar.update(self._task, description="comparing")
             self._on.relay.stop()
-        found = evidence(
+        records = evidence(
             self._on,
             happened=self._faults.happened,
             remarks=self._on.applications.remarks,
         )
-        verdict = judge(found)
-        keep(found, self._options.directory)
+        verdict = judge(records)
+        keep(records, self._options.directory)
         keep_lives(self._on, verdict)
         return Result(
             self._options, verdict, self._not_run, Counter(self._faults.missed), len(self._plan),

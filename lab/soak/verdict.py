@@ -104,7 +104,7 @@ class Verdict:
     @property
     def problems(self) -> list[str]:
         """Broken promises, in plain words."""
-        found = [
+        findings = [
             (self.lost, "Committed, yet neither delivered nor a dead letter"),
             (self.ghosts, "Delivered, though nobody had committed them"),
             (self.stuck, "Still on their way, and nothing moves any more"),
@@ -113,7 +113,7 @@ class Verdict:
             (self.overtakes, "Delivered before an earlier message of their key"),
         ]
         return [
-            *(f"{what}: {len(ids):,} ({_examples(ids)})" for ids, what in found if ids),
+            *(f"{what}: {len(ids):,} ({_examples(ids)})" for ids, what in findings if ids),
             *(f"A message moved as none may: {move}" for move in self.impossible),
             *self.remarks,
         ]
@@ -132,29 +132,30 @@ def _examples(ids: Sequence[str]) -> str:
 
 def judge(evidence: Evidence) -> Verdict:
     """Compare."""
-    written = {one.id: one for one in evidence.written}
+    written = {message.id: message for message in evidence.written}
     counts = Counter(arrival.id for arrival in evidence.arrivals)
     states = {id: row.state for id, row in evidence.rows.items()}
-    undelivered = [one for one in evidence.written if one.id not in counts]
+    undelivered = [message for message in evidence.written if message.id not in counts]
     # A commit that was answered, and whose rows are gone, is a loss too.
     forgotten = [id for id in evidence.acknowledged if id not in written]
-    on_their_way = [one.id for one in evidence.written if states.get(one.id, SENT) not in (SENT, DEAD, DISCARDED)]
-    lost = {one.id for one in undelivered if states.get(one.id, SENT) in (SENT, DISCARDED)}
+    ended = (SENT, DEAD, DISCARDED)
+    on_their_way = [message.id for message in evidence.written if states.get(message.id, SENT) not in ended]
+    lost = {message.id for message in undelivered if states.get(message.id, SENT) in (SENT, DISCARDED)}
     repeated = {id: count - 1 for id, count in counts.items() if count > 1}
     code = {id: row.code for id, row in evidence.rows.items()}
     causes: Counter[str] = Counter()
     for id, more in repeated.items():
         causes[code.get(id) or "none"] += more
-    dead = [one for one in evidence.written if states.get(one.id) == DEAD]
+    dead = [message for message in evidence.written if states.get(message.id) == DEAD]
     return Verdict(
         committed=len(written),
         rolled_back=len(evidence.withdrawn - written.keys()),
         delivered=len(written.keys() & counts.keys()),
-        dead=sum(one.hopeless for one in dead),
+        dead=sum(message.hopeless for message in dead),
         lost=[*forgotten, *sorted(lost)],
         ghosts=[id for id in counts if id not in written],
         stuck=on_their_way,
-        died=[one.id for one in dead if not one.hopeless],
+        died=[message.id for message in dead if not message.hopeless],
         repeated=sum(repeated.values()),
         causes=dict(causes.most_common()),
         unexplained=[id for id in repeated if not code.get(id)],
@@ -189,20 +190,20 @@ def recoveries(evidence: Evidence) -> dict[str, Recovery]:
     for arrival in evidence.arrivals:
         first.setdefault(arrival.id, arrival.at)
     due = sorted(
-        (evidence.acknowledged.get(one.id, one.at) + one.delay, first[one.id])
-        for one in evidence.written
-        if one.id in first
+        (evidence.acknowledged.get(message.id, message.at) + message.delay, first[message.id])
+        for message in evidence.written
+        if message.id in first
     )
     moments = [moment for moment, _ in due]
     arrived = list(accumulate((at for _, at in due), max))
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    waits: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for fault in evidence.happened:
         if (following := bisect_right(times, fault.ended)) == len(times):
             continue  # nothing was left to be delivered
         before = bisect_right(moments, fault.ended)
         drained = max(0.0, arrived[before - 1] - fault.ended) if before else 0.0
-        found[fault.kind].append((times[following] - fault.ended, drained))
-    return {kind: _recovery(each) for kind, each in sorted(found.items())}
+        waits[fault.kind].append((times[following] - fault.ended, drained))
+    return {kind: _recovery(each) for kind, each in sorted(waits.items())}
 
 
 def _recovery(each: Sequence[tuple[float, float]]) -> Recovery:
