@@ -60,18 +60,19 @@ class Published:
         all of its positional arguments, `kwargs` may be a part, `queue` is a name. Raises as `assert_published`."""
         __tracebackhide__ = True
         is_eager = eager(current_app if isinstance(task, str) else task.app)
-        hint = f"{is_eager} See docs/testing.md." if is_eager else self._hint
+        hint = f"{is_eager} See docs/existing-tests.md." if is_eager else ""
         wanted = Wanted(task if isinstance(task, str) else task.name, facts, is_task=True)
         stored = self._check("assert_task", wanted, times, hint)[0].task
         assert stored is not None
         return stored
 
-    def _check(self, call: str, wanted: Wanted, times: int | None, hint: str | None = None) -> list[SeenMessage]:
+    def _check(self, call: str, wanted: Wanted, times: int | None, hint: str = "") -> list[SeenMessage]:
         __tracebackhide__ = True
         messages = self._read()
         matching = [message for message in messages if wanted.matches(message)]
         if len(matching) != times if times is not None else not matching:
-            raise AssertionError(explained(call, wanted, times, messages, hint or self._hint))
+            hint = hint or ("" if messages else self._hint)
+            raise AssertionError(explained(call, wanted, times, messages, hint))
         return matching
 
 

@@ -161,8 +161,7 @@ class TestFailuresRead:
         text = refusal(outbox.assert_published, "order.created", id=43, total=7, customer=customer, to="audit")
         assert text == (
             "assert_published('order.created', id=43, total=7, customer={'name': 'Bob'}, to='audit'): "
-            "at least one expected, none found. "
-            "Only committed messages are seen here; for others there is outbox.within(session).\n"
+            "at least one expected, none found.\n"
             "What was published (2):\n"
             """   1 order.created → orders  key='order:42'  {"id":42,"customer":{"name":"Ada"}}\n"""
             "       - id is 42, not 43\n"
