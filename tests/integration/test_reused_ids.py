@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from outbox_tasks import Outbox
+from outbox_tasks import Message, Outbox
 from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.store import Store
@@ -32,6 +32,13 @@ def send_all(store: Store) -> None:
     batch = take_batch(store)
     assert batch.messages
     store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
+
+
+def test_among_messages_without_one_it_is_known_again(outbox: Outbox, engine: Engine, rows: Rows) -> None:
+    for _ in range(2):
+        with Session(engine) as session, session.begin():
+            outbox.publish_many(session, [Message("a", "x", id=ID), Message("b", "x")])
+    assert [row.event_type for row in rows.hot()] == ["a", "b", "b"]
 
 
 OTHERS: list[dict[str, Any]] = [
