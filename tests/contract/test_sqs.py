@@ -263,21 +263,24 @@ def test_a_wrong_signature_is_not_quoted() -> None:
     assert (outcome.code, outcome.error) == ("unauthorized", "SignatureDoesNotMatch")
 
 
-def test_an_answer_that_drips_is_not_waited_for() -> None:
+def test_an_answer_that_drips_is_not_waited_for_nor_does_it_stop_the_next_messages() -> None:
     """Each byte comes within the client's own timeout."""
-    enough = threading.Event()
+    dripping, enough = threading.Event(), threading.Event()
+    dripping.set()
 
     def drops() -> Iterator[bytes]:
         while not enough.wait(0.1):
             yield b" "
 
     with (
-        service(lambda _: (200, {}, drops())) as url,
-        closing(loaded(url.format("orders"), send_timeout=1)) as publisher,
+        service(lambda request: (200, {}, drops()) if dripping.is_set() else taken(request)) as url,
+        closing(loaded(url.format("orders"), send_timeout=3)) as publisher,
     ):
         try:
-            with within(1):
-                outcomes = publisher.publish([message(n) for n in range(30)])
+            with within(3):
+                outcomes = publisher.publish([message(n) for n in range(100)])
+            dripping.clear()
+            assert publisher.publish([message(0)]) == [SENT]
         finally:
             enough.set()
     assert {(outcome.result, outcome.code) for outcome in outcomes} == {(Result.OUTAGE, "timeout")}

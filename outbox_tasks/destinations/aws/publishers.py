@@ -120,8 +120,7 @@ class BatchPublisher(ABC):
         finally:
             if late:
                 sending.ended = LATE
-            for future in late:
-                future.cancel()
+                self.close()  # their threads may hang for ever, and the next messages need some
 
     def _open(self, sending: Round) -> None:
         address = self._address
