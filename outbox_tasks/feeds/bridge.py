@@ -32,9 +32,6 @@ ROWS_A_COPY = 2000
 RUN_SECONDS = 5.0
 """Seconds after which a run ends, so that other feeds have their turn."""
 
-RUN_SECONDS_ONE_BY_ONE = 60.0
-"""The same where one process copies all feeds, one after the other."""
-
 COPY_BYTES = 4 * 1024 * 1024
 """Bytes of messages that one statement copies, unless they are of one row: a statement has a time limit."""
 
@@ -136,10 +133,10 @@ def bridge_all(
     store: Store,
     stop: Callable[[], bool] = lambda: False,
     only: str | None = None,
-    longest: float = RUN_SECONDS_ONE_BY_ONE,
+    longest: float = 60.0,
 ) -> dict[str, Bridged]:
-    """Copy what the feeds have, one feed after the other, or that of one, for `longest` seconds each. A feed in trouble
-    holds up no other."""
+    """Copy the rows of all feeds, one feed after the other, or of the feed `only`, for `longest` seconds each. A feed in
+    trouble holds up no other."""
     feed_list, results = FeedList(store), {}
     try:
         for name in feed_list.places() if only is None else [only]:

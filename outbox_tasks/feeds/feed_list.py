@@ -16,14 +16,8 @@ from outbox_tasks.text import short
 
 log = logging.getLogger("outbox_tasks.bridge")
 
-LIST_SECONDS = 10.0
-"""Seconds after which the query for more feeds runs again."""
-
 WRONG_QUERY = "42"
 """The class of SQLSTATE of errors in a query: no such table or column, no right, or its syntax."""
-
-SOURCE_TIMEOUT_SECONDS = 5.0
-"""Seconds that a source may take for an answer."""
 
 
 class FeedList:
@@ -39,7 +33,7 @@ class FeedList:
 
     def places(self) -> dict[str, FeedPlace]:
         """Where each feed is, by name: those of the settings, and those that the query finds."""
-        if time.monotonic() >= self._read_at + LIST_SECONDS:
+        if time.monotonic() >= self._read_at + 10.0:
             try:
                 self._found = self.listed()
             except ConfigurationError as error:
@@ -57,7 +51,7 @@ class FeedList:
         if self._open is not None and self._open[:2] == (name, place):
             return self._open[2]
         try:
-            source = open_source(name, place.url, place.url_schema, SOURCE_TIMEOUT_SECONDS)
+            source = open_source(name, place.url, place.url_schema, timeout=5.0)
             if self._open is not None and self._open[1].url == place.url:
                 source.adopt(self._open[2])
         finally:

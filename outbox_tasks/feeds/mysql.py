@@ -20,9 +20,6 @@ from outbox_tasks.feeds.source import LOOK_BYTES, MESSAGE_BYTES, Row, Source
 ROWS_A_READ = 200
 """Rows that are read at once: their messages may be large."""
 
-BELOW_ALL_NUMBERS = -(2**63)
-"""Below all numbers: a writer can choose one."""
-
 ROWS_A_DELETE = 1000
 """Rows that one statement deletes: its locks are held for a short time."""
 
@@ -98,7 +95,8 @@ class MySQLSource(Source):
         self._check(connection)
         self._read(connection, DIRTY)
         high = self._rows(connection, "highest")[0][0]
-        after, size = BELOW_ALL_NUMBERS, 0
+        # a writer can choose any number, so the first look begins below all of them
+        after, size = -(2**63), 0
         rows_found: list[Row] = []
         behind: set[str | None] = set()  # keys with a row that is not committed: their later rows wait
         while high is not None and after < high and len(rows_found) < most and size < LOOK_BYTES:

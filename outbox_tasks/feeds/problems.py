@@ -16,17 +16,12 @@ from outbox_tasks.operating.problems.problem import Problem, error, first_ones
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, CONNECT_SECONDS, Check, Problems, Site, ask_all
 from outbox_tasks.text import many, shell_line, some, span
 
-SOURCES_READ = 20
-"""Sources that the doctor reads."""
-
-FAILS_SECONDS = 30.0
-"""Seconds for which a source fails before that is told: a restart of it takes less."""
-
 
 def copied(site: Site) -> Problems:
     """Whether the rows of feeds are copied, and in time."""
     late = [state for state in site.feeds if state.waiting and state.age > site.settings.stale_after]
-    failing = [state for state in site.feeds if (state.failing or 0.0) > FAILS_SECONDS]
+    # a restart of a source takes less
+    failing = [state for state in site.feeds if (state.failing or 0.0) > 30.0]
     yield from first_ones(failing, _fails, "feed")
     yield from first_ones([state for state in late if state not in failing], _late, "feed")
 
@@ -68,7 +63,7 @@ def sources(site: Site) -> Problems:
         )  # fmt: skip
     places = feeds.places()
     silent = f"no answer within {ANSWER_SECONDS + CONNECT_SECONDS:g} s"
-    names = sorted(places)[:SOURCES_READ]
+    names = sorted(places)[:20]
     for name, why in ask_all(names, lambda name: _trouble(name, places[name]), silent, ANSWER_SECONDS).items():
         if why is not None:
             yield error(

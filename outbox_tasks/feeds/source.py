@@ -19,9 +19,6 @@ from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.tables import statements
 from outbox_tasks.text import redacted, said, without_secrets
 
-TIMEOUT_SECONDS = 10.0
-"""A source has so long for a sign of life."""
-
 CALL_TIMEOUTS = 4
 """A call that takes so many timeouts is cut off, even if the server sends a byte now and then."""
 
@@ -33,9 +30,6 @@ LOOK_BYTES = 16 * 1024 * 1024
 
 MESSAGE_BYTES = 400 * 1024 * 1024
 """A message of up to so many bytes is read as a whole: the largest `max_bytes` in base64, and some more."""
-
-AGE_SECONDS_AT_MOST = 1e10
-"""No row is said to be older: anybody can write an infinite time."""
 
 SOURCES = {
     "postgres": "outbox_tasks.feeds.postgres:PostgresSource",
@@ -104,7 +98,8 @@ class Source(ABC):
         """How many rows there are, counted to `ROWS_COUNTED`, and the age of the oldest in seconds."""
         with self._connection() as connection:
             count, age = self._rows(connection, "lag", most=ROWS_COUNTED)[0]
-            return count, min(max(0.0, float(age or 0.0)), AGE_SECONDS_AT_MOST)
+            # anybody can write an infinite time
+            return count, min(max(0.0, float(age or 0.0)), 1e10)
 
     def ddl(self) -> str:
         """The statements that `init` runs."""
@@ -224,7 +219,7 @@ class Source(ABC):
         return self._url.render_as_string(hide_password=False)
 
 
-def open_source(name: str, url: str, schema: str | None = None, timeout: float = TIMEOUT_SECONDS) -> Source:
+def open_source(name: str, url: str, schema: str | None = None, timeout: float = 10.0) -> Source:
     """The source of a feed, by the URL's scheme. It connects when first used. Raises `ConfigurationError`."""
     setting = f"feeds.{name}.url"
     try:

@@ -15,12 +15,6 @@ from outbox_tasks.settings.pipe import USUAL_STATEMENT_SECONDS
 LEASE_SECONDS = 60.0
 """A lease lasts so long after each copy. A bridge that takes longer loses it, and copies nothing more."""
 
-CHARACTERS_A_SECOND = 1024 * 1024
-"""The database copies at least so much in a second: the time limit of a copy follows from it."""
-
-PAUSE_SECONDS_AT_MOST = 30.0
-"""Between two tries of a source that fails."""
-
 FEEDS_SHOWN = 1_000
 """People see so many feeds."""
 
@@ -54,7 +48,8 @@ class Feeds:
         """Write rows that were not copied before. Returns their numbers; None if the lease is lost. `clean`: see
         `end`."""
         row = json.dumps([{"number": each.number, "id": each.id, "messages": each.messages} for each in rows])
-        limit = (self._database.settings.statement_timeout or USUAL_STATEMENT_SECONDS) + len(row) / CHARACTERS_A_SECOND
+        # the database copies at least so many characters in a second
+        limit = (self._database.settings.statement_timeout or USUAL_STATEMENT_SECONDS) + len(row) / 2**20
         with self._database.transaction(limit) as run:
             run("feeds/durable.sql")
             answer = run("feeds/copy.sql", feed=feed, token=token, row=row, hold=LEASE_SECONDS, clean=clean)
@@ -79,7 +74,7 @@ class Feeds:
         """Give the lease back. `clean`: all that was copied is deleted at the source. After an error nobody takes it
         for some seconds, which grow with each run."""
         waiting, age = lag or (None, None)
-        seen = {"waiting": waiting, "age": age, "error": error, "most": PAUSE_SECONDS_AT_MOST}
+        seen = {"waiting": waiting, "age": age, "error": error, "most": 30.0}
         self._database.ask("feeds/end.sql", feed=feed, token=token, clean=clean, **seen)
 
     def wanted(self, names: Sequence[str]) -> list[str]:

@@ -37,9 +37,6 @@ BEGIN_SECONDS = 2.0
 TASKS_A_STATEMENT = 10_000
 """Tasks that one statement changes at most."""
 
-TASKS_ON_THE_WAY = 20
-"""So many tasks of a long queue, or a tenth of it, may be on their way from the queue to their runs."""
-
 
 def look_before_claims(resources: Resources) -> None:
     """Let the claims of an app's workers look for lost tasks."""
@@ -147,7 +144,8 @@ class LostTasks:
             empty_at[row.queue] = row.now
         # If nobody knows how many tasks workers hold, each queue that is not empty counts as long: such brokers keep
         # their tasks.
-        expected = row.count - max(TASKS_ON_THE_WAY, row.count // 10) if held is not None else 1
+        # so many tasks, or a tenth, may be on their way from the queue to their runs
+        expected = row.count - max(20, row.count // 10) if held is not None else 1
         if row.ending and waiting and waiting + (held or 0) >= expected:
             waits = {"soon": LOOKS_AHEAD * self._every, "within": destination.confirm_within}
             self._all("supervised/wait_on.sql", **self._of(destination, row.queue), **waits)

@@ -15,9 +15,6 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import many, shell_line, some, span
 from outbox_tasks.writing.eager import REMEDY, eager
 
-MESSAGES_READ = 1_000
-"""The check reads the names of tasks from so many messages, the newest ones."""
-
 SUPERVISE = (
     "Start a worker of the application that serves it, and whose module calls outbox.supervise(app).\n"
     "Compare OUTBOX_DATABASE_URL and OUTBOX_DATABASE_SCHEMA there with the ones here."
@@ -38,7 +35,7 @@ def unregistered(site: Site) -> Problems:
     for name, destination in celery.items():
         if task := destination.option("task"):
             asked[name].add((task, destination.queue))
-    for row in site.look("tasks", asked=list(celery), most=MESSAGES_READ):
+    for row in site.look("tasks", asked=list(celery), most=1_000):
         made = celery[row.destination].option("task") or row.event
         asked[row.destination].add((row.task or made, row.queue or celery[row.destination].queue))
     lacking: dict[str, set[str]] = {}

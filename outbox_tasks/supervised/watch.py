@@ -44,12 +44,6 @@ HEARTBEAT_SECONDS = 5.0
 RENEWALS_A_LEASE = 3
 """A lease is renewed this often before it would run out."""
 
-SETTLE_SECONDS = 5.0
-"""Seconds after which the relay has settled the row of a copy, as a rule. A worker may get the copy earlier."""
-
-UNKNOWN_SECONDS = 180.0
-"""Seconds for which a heartbeat names a task that its worker does not know. The next copy comes earlier."""
-
 RETRY_SECONDS = 1.0
 """Seconds until the next try while the database is away, and until a second look."""
 
@@ -146,7 +140,8 @@ class Watch:
             return
         log.error("task %s is not run: this worker knows no %r; the relay sends it again soon", copy.id, name)
         self._unknown = {**self._unknown, str(name): round(time.time(), 3)}
-        self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + SETTLE_SECONDS))
+        # after so many seconds the relay has settled the row of a copy, as a rule
+        self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + 5.0))
 
     def _note_unknown(self, runs: Runs, copy: Copy, by: str, until: float) -> None:
         noted = copy.of != runs.identity() or runs.unknown(copy.id, copy.content, by)
@@ -192,9 +187,9 @@ class Watch:
                 self._write(runs)
                 if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
                     beaten = time.monotonic()
-                    self._unknown = {
-                        name: at for name, at in self._unknown.items() if at > time.time() - UNKNOWN_SECONDS
-                    }
+                    # A heartbeat names an unknown task for three minutes. The next copy comes earlier.
+                    oldest = time.time() - 180.0
+                    self._unknown = {name: at for name, at in self._unknown.items() if at > oldest}
                     facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3), "unknown": self._unknown}
                     runs.ask(
                         "report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE_SECONDS
