@@ -135,8 +135,8 @@ def bridge_all(
     only: str | None = None,
     longest: float = 60.0,
 ) -> dict[str, Bridged]:
-    """Copy the rows of all feeds, one feed after the other, or of the feed `only`, for `longest` seconds each. A feed in
-    trouble holds up no other."""
+    """Copy the rows of all feeds, one feed after the other, or of the feed `only`, for `longest` seconds each. A feed
+    in trouble holds up no other."""
     feed_list, results = FeedList(store), {}
     try:
         for name in feed_list.places() if only is None else [only]:
