@@ -10,15 +10,12 @@ import pytest
 from celery import Celery
 from sqlalchemy import Engine, text
 
-from outbox_tasks.broker.names import FEED_TASK, TASKS
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
 from tests.examples.conftest import PYTHON, Project
 from tests.feeds.places import mysql_engine
 
 MANAGE = (PYTHON[0], "manage.py")
-
-pytestmark = pytest.mark.skipif(FEED_TASK not in TASKS, reason="this relay does not copy feeds yet")
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from outbox_tasks.broker.names import FEED_TASK, TASKS
 from tests.conftest import Stream, eventually
 from tests.examples.conftest import PYTHON, Project
-
-pytestmark = pytest.mark.skipif(FEED_TASK not in TASKS, reason="this relay does not copy feeds yet")
 
 
 @pytest.fixture(scope="module")

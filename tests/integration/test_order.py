@@ -15,7 +15,7 @@ from outbox_tasks.errors import TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_batches, take
+from tests.claims import drain_batches
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 
@@ -118,21 +118,8 @@ class TestOneKey:
         written += rows.insert(1, key="a")
         assert drained(store) == written
 
-    def test_however_many_keys_are_blocked_it_is_reached(self, store: Store, rows: Rows) -> None:
-        rows.insert(60, key=text("'blocked ' || generate_series"), locked_until=seconds_from_now(100))
-        [free] = rows.insert(1, key="z")
-        assert drained(store) == [free]
-
 
 class TestOverlappingWriters:
-    def test_a_writer_that_rolls_back_is_not_waited_for(self, store: Store, rows: Rows, two: Two) -> None:
-        one, other = two
-        write(one, rows, "a")
-        second = write(other, rows, "a")
-        other.commit()
-        one.rollback()
-        assert drained(store) == [second]
-
     def test_a_savepoint_that_is_rolled_back_is_not_waited_for(self, store: Store, rows: Rows, two: Two) -> None:
         one, other = two
         one.begin()
@@ -164,21 +151,6 @@ class TestOverlappingWriters:
         one.commit()
         [_, last] = drained(store)
         assert last == fourth
-
-    def test_other_keys_and_messages_without_a_key_go_on(self, store: Store, rows: Rows, two: Two) -> None:
-        one, other = two
-        write(one, rows, "a")
-        free = [write(other, rows, "b"), write(other, rows, None)]
-        other.commit()
-        assert sorted(drained(store)) == sorted(free)
-        one.rollback()
-
-    def test_messages_that_were_committed_before_go_on(self, store: Store, rows: Rows, two: Two) -> None:
-        one, _ = two
-        before = rows.insert(2, key="a")
-        write(one, rows, "a")
-        assert drained(store) == before
-        one.rollback()
 
     @pytest.mark.parametrize(("keys", "go"), [(40, 0), (32, 1)], ids=["all keys", "its few keys only"])
     def test_a_writer_of_many_messages_holds_up(self, store: Store, rows: Rows, two: Two, keys: int, go: int) -> None:
@@ -216,14 +188,6 @@ class TestOverlappingWriters:
             assert drained(store) == []
             getattr(two_phase, end)()
         assert drained(store) == ([first, *second] if end == "commit" else second)
-
-
-def test_the_others_get_what_one_priority_does_not_need(store: Store, rows: Rows) -> None:
-    high = rows.insert(5, priority=1)
-    rows.insert(100, priority=-1)
-    taken = {single.id for single in take(store, {"orders": 50})}
-    assert len(taken) == 50
-    assert taken > {*high}
 
 
 class TestLatest:
