@@ -233,7 +233,7 @@ CREATE FUNCTION outbox_goes_alone(code text) RETURNS boolean LANGUAGE sql IMMUTA
   SELECT coalesce(code IN ('unsettled', 'failed_together', 'failed_alone'), false)
 $$;
 
--- The history of a message with one more entry. Of a history with 30 entries the last one is replaced.
+-- The history of a message with one more entry. Of 30 entries the second one goes, so the first and the last ones are kept.
 CREATE FUNCTION outbox_noted(history jsonb, entry jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT CASE WHEN jsonb_typeof(history) IS DISTINCT FROM 'array' THEN jsonb_build_array(jsonb_strip_nulls(entry))
               WHEN jsonb_array_length(history) < 30 THEN history || jsonb_strip_nulls(entry)

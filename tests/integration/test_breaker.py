@@ -149,6 +149,28 @@ class TestOpening:
             run(store, Destination(outcome), claimed(store)[:1])
         assert state(store) == "closed"
 
+    def test_after_an_answer_different_messages_are_counted_anew(self, store: Store, rows: Rows) -> None:
+        for outcome in (OUT, OUT, Outcome.sent()):
+            rows.insert(1)
+            run(store, Destination(outcome))
+        rows.clear_work()
+        rows.insert(1)
+        for _ in range(3):
+            due(rows)
+            run(store, Destination(OUT))
+        assert state(store) == "closed"
+
+    def test_a_message_that_was_not_sent_says_nothing(self, store: Store, rows: Rows) -> None:
+        rows.insert(1)
+        run(store, Destination(OUT))
+        rows.clear_work()
+        rows.insert(1)
+        [single] = claimed(store)
+        message = begin(store, single)
+        assert message
+        settle(store, single.token, "orders", [Verdict(message, Step.DISCARDED, 0, "superseded", "newer", sent=False)])
+        assert [row.failures for row in store.traffic.states()] == [1]
+
     def test_sends_from_before_do_not_prolong_the_pause(self, store: Store, rows: Rows) -> None:
         rows.insert(4)
         *first, late = claimed(store)
@@ -196,14 +218,19 @@ class TestWhileItIsOpen:
 class TestTrying:
     def test_after_the_pause_one_message_probes_and_closes_it(self, store: Store, rows: Rows) -> None:
         rows.insert(25)
-        open_it(store, rows)
-        elapse(rows)
-        [single] = claimed(store)
-        assert state(store) == "trying"
-        assert claimed(store) == []
-        assert run(store, Destination(Outcome.sent()), [single]) == [Step.SENT]
-        assert state(store) == "closed"
-        assert len(claimed(store)) == 24
+        for left in (24, 23):  # and so it does the second time
+            open_it(store, rows)
+            elapse(rows)
+            [single] = claimed(store)
+            assert state(store) == "trying"
+            store.traffic.untried("orders", str(uuid4()))  # another claim had the right to try, long ago
+            assert store.ask("traffic/try_now.sql", destination="orders") == []
+            assert claimed(store) == []
+            assert run(store, Destination(Outcome.sent()), [single]) == [Step.SENT]
+            assert state(store) == "closed"
+            due(rows)
+            assert len(rows.hot()) == left
+        assert len(claimed(store)) == 23
 
     def test_many_claims_at_once_send_one_probe(self, store: Store, rows: Rows) -> None:
         rows.insert(25)

@@ -174,6 +174,15 @@ class TestALeaseThatRanOut:
         assert sorted(map(len, batches)) == [1, 3]
         assert [first.id] in batches
 
+    def test_after_it_may_have_killed_a_worker_and_was_lost_in_the_queue_it_still_travels_alone(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        single(attempts=1, last_error_code="unsettled", last_error="why")
+        over(rows)
+        keep_house(store)
+        rows.insert(2)
+        assert sorted(len(take_batch(store).messages) for _ in range(2)) == [1, 2]
+
     def test_after_an_attempt_that_ended_it_travels_with_others_again(
         self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:

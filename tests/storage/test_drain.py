@@ -11,7 +11,7 @@ import pytest
 from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests.claims import begin, take, take_batch
+from tests.claims import begin, keep_house, take, take_batch
 from tests.storage.conftest import Box
 from tests.storage.race import end_waits
 from tests.storage.relaying import Receiver, drained
@@ -121,8 +121,34 @@ def test_a_scheduled_message_waits(box: Box, storage: Store) -> None:
     assert box.where(1) == ["waiting"]
     assert sent(storage, Receiver()) == 0
     assert 3500 < (storage.until_next_due(7200) or 0) <= 3600
-    end_waits(box)
+    box.connection.execute("UPDATE outbox_waiting SET due = now() - interval '2 hours'")
+    keep_house(storage)
+    assert box.value("SELECT now() - since > interval '1 hour' FROM outbox_ready")  # since then it is due
     assert sent(storage, Receiver()) == 1
+
+
+def test_outages_in_a_row_of_a_message_are_counted_anew_after_an_answer(box: Box, storage: Store) -> None:
+    box.write(1)
+    away = Outcome.outage("down", "no answer")
+    for outcome in (away, away, FAILED, away):
+        drained(storage, Receiver(lambda message, outcome=outcome: outcome))
+        end_waits(box)
+    assert box.rows("SELECT attempts, spared, outages FROM outbox_trouble") == [(4, 3, 1)]
+
+
+def test_a_message_whose_attempts_are_used_up_keeps_its_last_error(box: Box, storage: Store) -> None:
+    box.write(1)
+    box.connection.execute("INSERT INTO outbox_trouble (seq, attempts, code) VALUES (1, 99, 'unsettled')")
+    receiver = Receiver()
+    drained(storage, receiver)
+    assert (receiver.got, box.where(1)) == ([], ["dead"])
+    assert box.rows("SELECT code, history -> 0 ->> 'what' FROM outbox_trouble") == [("unsettled", "dead")]
+
+
+def test_a_history_keeps_its_first_entry_and_its_last_ones(box: Box) -> None:
+    long = "(SELECT jsonb_agg(jsonb_build_object('n', n)) FROM generate_series(1, 30) AS n)"
+    noted = box.value(f'SELECT outbox_noted({long}, \'{{"n": 31, "by": null}}\')')
+    assert noted == [{"n": n} for n in (1, *range(3, 32))]
 
 
 @pytest.mark.parametrize("take_most", [10, 100])

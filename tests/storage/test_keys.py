@@ -231,6 +231,7 @@ def test_a_dead_head_blocks_its_key_or_not(box: Box, make_storage: MakeStorage, 
     storage = make_storage(on_dead=on_dead)
     box.write(1, key="a")
     drained(storage, Receiver(lambda message: DEAD))
+    assert busy(box) == ([("a", False)] if on_dead == "block" else [])
     box.write(3, key="a")
     box.write(1, key="b")
     assert sent(storage, Receiver()) == count + 1
