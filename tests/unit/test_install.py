@@ -174,6 +174,7 @@ def test_any_configuration_stays_and_our_tasks_are_the_same_in_it(
         assert not any((*late, *results, task.rate_limit))
         assert task.time_limit > task.soft_time_limit > 10
         assert task.serializer == "json"
+    assert app.tasks[PUBLISH_TASK].max_retries is None
 
     assert list(app.amqp.queues.consume_from) == [*plain.amqp.queues.consume_from, *ALL_QUEUES]
     retry = retried(app)
