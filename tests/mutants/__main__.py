@@ -129,7 +129,7 @@ def main() -> int:
                 verdicts.append(result.verdict)
                 print(f"{result.verdict:8} {result.seconds:4.0f} s  {fault.file}: {fault.breaks}", flush=True)
                 if result.verdict == "broken":
-                    print("    " + "\n    ".join(result.output.splitlines()[-15:]), flush=True)
+                    print("    " + "\n    ".join(result.output.splitlines()[-4:]), flush=True)
     seen = verdicts.count("seen")
     print(f"{seen} of {len(verdicts)} seen, {verdicts.count('broken')} broken")
     return 0 if verdicts and seen >= SHARE_WANTED * len(verdicts) else 1
