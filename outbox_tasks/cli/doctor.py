@@ -18,8 +18,6 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import as_json, body, check, known, post, sentence
 from outbox_tasks.text import moment, redacted
 
-ALERTS_SHOWN = 50
-
 
 @click.command()
 @click.option("--only", metavar="CODE", multiple=True, help="Only look for this problem; may be given again.")
@@ -75,7 +73,7 @@ def _shown(examination: Examination) -> Group:
 def _list_alerts() -> bool:
     """Show what people were told. Returns whether all of it is over."""
     with open_store() as store:
-        rows = known(store, ALERTS_SHOWN)
+        rows = known(store, 50)
     answer({"alerts": [as_json(row) for row in rows]}, _alert_lines(rows) if rows else "There was no alert.")
     return all(row.over_at is not None for row in rows)
 

@@ -13,14 +13,11 @@ from outbox_tasks.cli.shared.store import installed, relay_settings
 from outbox_tasks.operating.problems import examine, examine_worker
 from outbox_tasks.settings import Settings
 
-MONITOR_PORT = 9187
-"""Where `--serve` answers if `monitor_port` is not set."""
-
 
 @click.command()
 @click.option("--worker", metavar="NODE", help="Only check that this worker is alive. %h means this host.")
 @click.option("--serve", is_flag=True, help="Answer /livez, /readyz and /metrics over HTTP, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="With --serve. Default: `monitor_port`. 0: any free port.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Default: `monitor_port`, or 9187. 0: any free port.")
 @json_option
 def health(worker: str | None, serve: bool, port: int | None) -> None:
     """Say what is wrong: the root causes, and what follows from each. Exit code 1 if there is an error.
@@ -50,7 +47,7 @@ def _serve(port: int | None) -> None:
 
     settings = relay_settings()
     if port is None:
-        port = settings.monitor_port or MONITOR_PORT
+        port = settings.monitor_port or 9187
     settings = settings.replace(monitor_port=port)
     serving = Monitor(settings, standalone(settings))
     say(f"The monitor answers at {serving.url}/livez, /readyz and /metrics.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -125,17 +126,21 @@ def _list_keys(store: Store, destination: str | None, limit: int) -> None:
         remark("There are more: --limit shows them.")
 
 
-def _key_lines(keys: list[dict[str, Any]]) -> list[Text]:
+def _key_lines(keys: list[dict[str, Any]]) -> list[RenderableType]:
     """Each key: its name and how many messages wait; below it why, and the error."""
-    lines: list[Text] = []
+    lines: list[RenderableType] = []
     for key in keys:
         line = cell(key["destination"]).append("  ").append(one_line(key["key"]), "bold")
         waiting = f"{_count(key['waiting'])} {'waits' if key['waiting'] == 1 else 'wait'}"
         lines.append(line.append(f"  {waiting}", "yellow"))
-        lines.append(Text(f"  {one_line(key['waits'])}"))
+        lines.append(_indented(cell(key["waits"])))
         if key["last_error"]:
-            lines.append(Text(f"  {one_line(key['last_error'])}", "dim"))
+            lines.append(_indented(cell(key["last_error"], "dim")))
     return lines
+
+
+def _indented(line: Text) -> Padding:
+    return Padding(line, (0, 0, 0, 2), expand=False)
 
 
 def _count(count: int) -> str:

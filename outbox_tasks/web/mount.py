@@ -40,8 +40,6 @@ HEADERS = {
 }
 """Headers of every answer."""
 
-SESSION_SECONDS = 12 * 3600
-
 PRINTABLE = "".join(map(chr, range(33, 127)))
 """The characters of a query that are not quoted."""
 
@@ -56,7 +54,7 @@ class Asgi:
         @lru_cache(maxsize=16)
         def sessions(root: str, is_https: bool) -> SessionMiddleware:
             path = quote(root) or "/"
-            return SessionMiddleware(app, secret, name, SESSION_SECONDS, path, "lax", https_only=is_https)
+            return SessionMiddleware(app, secret, name, 12 * 3600, path, "lax", https_only=is_https)
 
         self._app, self._sessions = app, sessions
 

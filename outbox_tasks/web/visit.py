@@ -24,6 +24,9 @@ from outbox_tasks.web.looks import Looks, Searches
 
 T = TypeVar("T")
 
+ROWS_SHOWN, FEW_SHOWN = 50, 20
+"""Rows of a page's main table, and of a table beside others."""
+
 REASON_CHARACTERS = 500
 
 LOOK_SECONDS = 1.9

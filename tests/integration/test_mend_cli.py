@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -82,13 +81,12 @@ class TestList:
     def test_any_time_that_somebody_wrote_can_be_shown(self, run: Run, rows: Rows) -> None:
         ids = {*rows.insert(1), *rows.insert(1, key="k"), *rows.insert(1, status="dead", dead_at=seconds_from_now(-1))}
         times = ("infinity", "-infinity", "12345-06-07", "0044-03-15 BC", "9999-12-31 23:59:59+00")
-        for time, column in product(times, ("created_at", "deliver_at", "locked_until", "dead_at")):
-            if column == "deliver_at" and time[:1] in "i19":
-                continue  # the table refuses it
+        for time in times:
             [id] = rows.insert(1)
-            rows.change([id], **{column: text(f"'{time}'::timestamptz")})
+            for column in ("created_at", "locked_until", "dead_at"):
+                rows.change([id], **{column: text(f"'{time}'::timestamptz")})
             ids.add(id)
-            assert id in run("show", id).stdout, (time, column)
+            assert id in run("show", id).stdout, time
             assert told(run("show", id, "--json"))["id"] == id
         assert {one["id"] for one in told(run("list", "--json"))["messages"]} == ids
         for command in ("list", "list --by error", "list --by key", "status", "health"):

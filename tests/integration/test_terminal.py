@@ -81,7 +81,9 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         )
         former = {"former": b64encode(EVIL.encode()).decode()}
         connection.execute(insert(t.audit).values(seq=1000, who=EVIL, action="edit", target=EVIL, facts=former))
-        connection.execute(insert(t.heartbeats).values(name=EVIL, kind="worker", facts=queues))
+        connection.execute(
+            insert(t.heartbeats).values(name=EVIL, kind="worker", seen_at=now + timedelta(1), facts=queues)
+        )
         limit = f"INSERT INTO {t.messages.schema}.outbox_limits (destination, setting, value, who, why) "
         connection.execute(text(f"{limit} VALUES (:name, 'rate_limit', 2, :name, :name)"), {"name": EVIL})
         feed = f"INSERT INTO {t.messages.schema}.outbox_feeds (name, error, failed_at) VALUES (:name, :name, now())"

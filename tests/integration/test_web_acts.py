@@ -115,7 +115,7 @@ class TestErrors:
         assert re.search(r"orders http_400 60 .* and 3 more .* and 59 more texts", words(shown))
         [link] = re.findall(r'href="(/errors\?[^"]*http_400)"', shown)
         first = at(browser, unescape(link))
-        assert (first.count("<tr>"), "Redrive all of these" in first) == (1 + 60, True)
+        assert (first.count("<tr>"), "Redrive all of these" in first) == (1 + 50, True)
         assert "timeout" in browser.text("/errors", error="timeout")
         assert "http_400" not in browser.text("/errors", error="timeout")
 

@@ -51,7 +51,7 @@ ABSENT = UUID(int=0xABCDEF)
 
 class TestList:
     def test_has_pages_in_both_directions(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(messages_page, "MESSAGES_SHOWN", 3)
+        monkeypatch.setattr(messages_page, "ROWS_SHOWN", 3)
         dead = bury(rows, 7)
         rows.insert(2)
         browser, query, found = visit(), {"state": "dead"}, []
@@ -69,7 +69,7 @@ class TestList:
     ) -> None:
         for module, name in ((paging, "LOOK"), (paging, "FIRST_LOOK")):
             monkeypatch.setattr(module, name, 20)
-        monkeypatch.setattr(messages_page, "MESSAGES_SHOWN", 5)
+        monkeypatch.setattr(messages_page, "ROWS_SHOWN", 5)
         rows.insert(30)
         [wanted] = rows.insert(event_type="order.lost", destination="mails")
         rows.insert(60)

@@ -35,7 +35,7 @@ COUNTS = (
 SUPERVISED = ("handed over", "running")
 """States that are shown only if there are such messages."""
 
-DESTINATIONS_SHOWN, FEEDS_SHOWN = 50, 20
+ROWS_SHOWN = 50
 
 NARROW_COLUMNS = 110
 """Columns of a terminal below which queues are named by their last word, and a state is below its destination."""
@@ -72,7 +72,7 @@ def _destinations(status: Status, settings: Settings, narrow: bool) -> Table:
         "empty\nin",
     )
     table = _plain_table("destination", *(() if narrow else ("state",)), right=titles)
-    for name, each in status.ranked[:DESTINATIONS_SHOWN]:
+    for name, each in status.ranked[:ROWS_SHOWN]:
         rough = each.estimated
         waits_long = each.oldest is not None and each.oldest > settings.stale_after
         table.add_row(
@@ -85,7 +85,7 @@ def _destinations(status: Status, settings: Settings, narrow: bool) -> Table:
             _span(each.arrived_ago),
             _span(each.empty_in if each.waiting else None),
         )
-    if (rest := len(destinations) - DESTINATIONS_SHOWN) > 0:
+    if (rest := len(destinations) - ROWS_SHOWN) > 0:
         table.caption = f"and {rest:,} more, with fewer problems and a shorter backlog: status --json"
     elif cut(destinations):
         table.caption = "and perhaps more that are not configured"
@@ -113,7 +113,7 @@ def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:
 def _feeds(feeds: Sequence[FeedState], settings: Settings) -> Table:
     """The first feeds: those in trouble are in front."""
     table = _plain_table("feed", "state", right=("copied", "waiting", "oldest", "read"))
-    for feed in feeds[:FEEDS_SHOWN]:
+    for feed in feeds[:ROWS_SHOWN]:
         late = feed.age > settings.stale_after
         table.add_row(
             cell(feed.name),
@@ -123,8 +123,8 @@ def _feeds(feeds: Sequence[FeedState], settings: Settings) -> Table:
             _span(feed.age if feed.waiting else None, "red" if late else ""),
             Text("never" if feed.looked is None else f"{span(feed.looked)} ago"),
         )
-    if len(feeds) > FEEDS_SHOWN:
-        table.caption = f"and {len(feeds) - FEEDS_SHOWN:,} more: outbox-tasks feed status"
+    if len(feeds) > ROWS_SHOWN:
+        table.caption = f"and {len(feeds) - ROWS_SHOWN:,} more: outbox-tasks feed status"
     return table
 
 

@@ -21,12 +21,7 @@ from outbox_tasks.operating.messages.find import DEAD, Became, Filter, Lookup
 from outbox_tasks.operating.messages.preview import Choice, preview
 from outbox_tasks.web import overview
 from outbox_tasks.web.pages.audit import number_of
-from outbox_tasks.web.visit import REASON_CHARACTERS, Visit
-
-IDS_NAMED = 100
-"""As many messages can be named as a list shows."""
-
-IDS_SHOWN, KINDS_SHOWN = 20, 50
+from outbox_tasks.web.visit import FEW_SHOWN, REASON_CHARACTERS, ROWS_SHOWN, Visit
 
 PREVIEW_SECONDS = 0.2
 """How long a preview counts: a page should be there at once."""
@@ -53,8 +48,8 @@ def choice_of(fields: Mapping[str, list[str]]) -> Choice:
     wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
     if "chosen" in fields and not ids:
         raise ActRefused(reason="no message was chosen; go back to the list and choose some")
-    if len(ids) > IDS_NAMED:
-        raise ActRefused(reason=f"at most {IDS_NAMED} messages can be named; choose more of them by a filter")
+    if len(ids) > ROWS_SHOWN:
+        raise ActRefused(reason=f"at most {ROWS_SHOWN} messages can be named; choose more of them by a filter")
     if ids and wanted.facts:
         raise ActRefused(reason="name the messages, or choose them by a filter, not both")
     return Choice(action, filters.for_act(action, wanted, named=bool(ids)), ids)
@@ -86,7 +81,7 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
         chosen=in_words(choice.wanted),
         done=filters.DONE[choice.action],
         preview=found,
-        kinds=plan.kinds[:KINDS_SHOWN] if plan else [],
+        kinds=plan.kinds[:ROWS_SHOWN] if plan else [],
         filled_in=filled_in,
         hidden={
             **fields_of(choice),
@@ -171,7 +166,7 @@ def show(visit: Visit) -> Response:
         became=became,
         verdict=_verdict(became),
         others=_others(visit),
-        not_changed=_ids(facts.get("not_changed"))[:IDS_SHOWN],
+        not_changed=_ids(facts.get("not_changed"))[:FEW_SHOWN],
         named=1 if act["target"] else facts.get("named"),
         is_known=is_known,
         chosen=in_words(wanted),

@@ -7,9 +7,7 @@ from starlette.responses import Response
 from outbox_tasks.operating.days import days
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
-from outbox_tasks.web.visit import Visit
-
-DAYS_SHOWN = 100
+from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 
 def archive(visit: Visit) -> Response:
@@ -19,8 +17,8 @@ def archive(visit: Visit) -> Response:
     return visit.show(
         "archive.html",
         outbox=overview.status_of(visit),
-        days=kept[:DAYS_SHOWN],
-        days_left_out=len(kept) - DAYS_SHOWN,
+        days=kept[:ROWS_SHOWN],
+        days_left_out=len(kept) - ROWS_SHOWN,
         bytes=sum(day.bytes for day in kept),
         export=settings.archive_export and redacted(settings.archive_export),
         settings=settings,

@@ -11,9 +11,7 @@ from starlette.responses import Response
 
 from outbox_tasks.operating.audit import deed, facts_of
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.web.visit import Visit
-
-ACTS_SHOWN = 50
+from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 
 def audit(visit: Visit) -> Response:
@@ -22,12 +20,12 @@ def audit(visit: Visit) -> Response:
     number = None if before is None else number_of(before)
     if before is not None and number is None:
         raise HTTPException(400, "A page of the audit begins before the number of an act.")
-    acts = visit.look(f"audit before {number}", lambda: Lookup(visit.store).acts(ACTS_SHOWN + 1, number))
-    shown = acts[:ACTS_SHOWN]
+    acts = visit.look(f"audit before {number}", lambda: Lookup(visit.store).acts(ROWS_SHOWN + 1, number))
+    shown = acts[:ROWS_SHOWN]
     return visit.show(
         "audit.html",
         acts=[{**act, "deed": deed(act), "facts_text": facts_of(act), "path": _path(act)} for act in shown],
-        next=visit.url("/audit", before=shown[-1]["seq"]) if len(acts) > ACTS_SHOWN else None,
+        next=visit.url("/audit", before=shown[-1]["seq"]) if len(acts) > ROWS_SHOWN else None,
         first=visit.url("/audit") if before else None,
     )
 

@@ -20,12 +20,10 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import charts, overview
-from outbox_tasks.web.visit import Visit
+from outbox_tasks.web.visit import FEW_SHOWN, Visit
 
 LAST_HOUR, LAST_DAY = (60, 60), (900, 96)
 """Seconds of a column of the large charts, and how many columns there are."""
-
-SENDS_SHOWN, DEAD_LETTERS_SHOWN = 20, 5
 
 COMMANDS = (("pause",), ("resume",), ("limit", "--rate", "20", "--for", "2h"))
 """The commands that do the same as the forms."""
@@ -71,10 +69,10 @@ def _details(visit: Visit, name: str, counts: DestinationStatus) -> dict[str, An
     """What only this page shows."""
     dead = Filter(states=(DEAD,), destination=name)
     return {
-        "sends": visit.store.ask("look/sends.sql", destination=name, most=SENDS_SHOWN),
+        "sends": visit.store.ask("look/sends.sql", destination=name, most=FEW_SHOWN),
         "slots": visit.store.traffic.slots(name) if counts.configured else None,
-        "dead": read_page(visit.store, dead, DEAD_LETTERS_SHOWN).messages if counts.states[DEAD] else [],
-        "held": held_up(visit.store, DEAD_LETTERS_SHOWN, name).keys if counts.held_up else [],
+        "dead": read_page(visit.store, dead, 5).messages if counts.states[DEAD] else [],
+        "held": held_up(visit.store, 5, name).keys if counts.held_up else [],
         "limits": limits.in_force(visit.store, name) if counts.configured else [],
     }
 

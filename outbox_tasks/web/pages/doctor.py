@@ -9,9 +9,7 @@ from starlette.responses import Response
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.problems import Examination, examine
 from outbox_tasks.telemetry.alerts import known
-from outbox_tasks.web.visit import Visit
-
-ALERTS_SHOWN = 50
+from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 
 def doctor(visit: Visit) -> Response:
@@ -22,7 +20,7 @@ def doctor(visit: Visit) -> Response:
 
     examination, looked_at = visit.look("doctor", look, seconds=5.0)
     try:
-        alerts = visit.look("alerts", lambda: known(visit.store, ALERTS_SHOWN))
+        alerts = visit.look("alerts", lambda: known(visit.store, ROWS_SHOWN))
     except OutboxError:  # the problems say that the database does not answer
         alerts = None
     return visit.show("doctor.html", again=None, examination=examination, looked_at=looked_at, alerts=alerts)

@@ -12,9 +12,7 @@ from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, DEAD, GROUPS_AT_MOST, Filter, Lookup
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.web import overview
-from outbox_tasks.web.visit import Visit
-
-ROWS_SHOWN, MESSAGES_SHOWN, EVENT_TYPES_SHOWN = 100, 20, 3
+from outbox_tasks.web.visit import FEW_SHOWN, ROWS_SHOWN, Visit
 
 
 def errors(visit: Visit) -> Response:
@@ -36,7 +34,7 @@ def errors(visit: Visit) -> Response:
         complete=complete,
         groups_read=GROUPS_AT_MOST,
         counted=COUNTED_AT_MOST,
-        event_types_shown=EVENT_TYPES_SHOWN,
+        event_types_shown=3,
         acts=visit.look("acts", lambda: overview.under_way(visit.acts.going())),
     )
 
@@ -69,9 +67,7 @@ def group(visit: Visit) -> Response:
     if not filters.GROUP.fullmatch(name):
         raise HTTPException(404, "There is no such error group.")
     wanted, lookup = Filter(states=(DEAD,), group=name), Lookup(visit.store)
-    facts, page = visit.look(
-        f"group {name}", lambda: (lookup.group(name), read_page(visit.store, wanted, MESSAGES_SHOWN))
-    )
+    facts, page = visit.look(f"group {name}", lambda: (lookup.group(name), read_page(visit.store, wanted, FEW_SHOWN)))
     return visit.show(
         "group.html",
         name=name,

@@ -24,18 +24,17 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.render import cut
-from outbox_tasks.web.visit import Visit
+from outbox_tasks.web.visit import FEW_SHOWN, Visit
 
 PAYLOAD_BYTES = 64 * 1024
 """How much of a payload the page reads. Only if that is all of it, JSON is laid out on several lines."""
 
-PAYLOAD_CHARACTERS, PAYLOAD_HEX_LINES, HEADERS_CHARACTERS = 12_000, 32, 8_000
-"""How much of a message the page shows. A download has all of the payload."""
+SHOWN_CHARACTERS, HEXADECIMAL_BYTES = 12_000, 512
+"""How much of a payload or of headers the page shows, and how much of a payload that is not text. A download has all of
+the payload."""
 
 PIECE_BYTES = 4 * 1024 * 1024
 """How much of a download is in memory at once."""
-
-ACTS_SHOWN = 15
 
 TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -55,7 +54,7 @@ def message(visit: Visit) -> Response:
         error=error_of(message) if may_read else message["last_error_code"],
         until=UNTIL.get(message["state"]),
         traceback=next(reversed(tracebacks(message)), None),
-        acts=[(act, deed(act)) for act in message["audit"][-ACTS_SHOWN:]],
+        acts=[(act, deed(act)) for act in message["audit"][-FEW_SHOWN:]],
         contents=_contents(visit, message) if may_read else None,
         tasks=list(_tasks(visit, message)),
         can={action: message["state"] in states for action, states in CHANGEABLE.items()},
@@ -99,8 +98,8 @@ def _contents(visit: Visit, message: dict[str, Any]) -> dict[str, Any]:
     payload = bytes(message["payload"])
     is_whole = message["size"] == len(payload)
     text = laid_out(payload) if is_whole else _decoded(payload)
-    shown = hexadecimal(payload, PAYLOAD_HEX_LINES) if text is None else text[:PAYLOAD_CHARACTERS]
-    longer = len(payload) > 16 * PAYLOAD_HEX_LINES if text is None else len(text) > PAYLOAD_CHARACTERS
+    shown = hexadecimal(payload, HEXADECIMAL_BYTES // 16) if text is None else text[:SHOWN_CHARACTERS]
+    longer = len(payload) > HEXADECIMAL_BYTES if text is None else len(text) > SHOWN_CHARACTERS
     return {
         "payload": shown,
         "is_text": text is not None,
@@ -122,7 +121,7 @@ def _decoded(payload: bytes) -> str | None:
 def _headers(headers: Any) -> str:
     """Headers as text. A writer may have put anything there."""
     try:
-        return cut(json.dumps(headers, ensure_ascii=False, indent=1), HEADERS_CHARACTERS) if headers else ""
+        return cut(json.dumps(headers, ensure_ascii=False, indent=1), SHOWN_CHARACTERS) if headers else ""
     except RecursionError:
         return "…"
 

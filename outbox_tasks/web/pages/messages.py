@@ -15,9 +15,7 @@ from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import STATES, Filter
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Cursor, read_page
-from outbox_tasks.web.visit import Visit
-
-MESSAGES_SHOWN = 50
+from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 STATEMENT_SECONDS = 2.0
 """How long each statement of a search may run."""
@@ -52,7 +50,7 @@ def messages(visit: Visit) -> Response:
     if not form.wrong:
         try:
             with visit.shared.searches.by(visit.person.name):
-                read = partial(read_page, visit.store, form.wanted, MESSAGES_SHOWN, form.at, limit=STATEMENT_SECONDS)
+                read = partial(read_page, visit.store, form.wanted, ROWS_SHOWN, form.at, limit=STATEMENT_SECONDS)
                 page = visit.look(f"messages {form.wanted} {form.at}", read)
         except DatabaseTooSlow:
             slow = f"This search takes more than {STATEMENT_SECONDS:.0f} s. Name a destination or a key."

@@ -8,9 +8,7 @@ from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating.problems import Severity
 from outbox_tasks.web import overview
 from outbox_tasks.web.pages.workers import in_order
-from outbox_tasks.web.visit import Visit
-
-PROBLEMS_SHOWN, DESTINATIONS_SHOWN, FEEDS_SHOWN, WORKERS_SHOWN = 20, 100, 50, 10
+from outbox_tasks.web.visit import FEW_SHOWN, ROWS_SHOWN, Visit
 
 
 def start(visit: Visit) -> Response:
@@ -19,7 +17,7 @@ def start(visit: Visit) -> Response:
     problems, is_known = status.examination.problems, bool(status.destinations)
     wanted = (visit.query_value("find") or "").casefold()
     matching = [(name, counts) for name, counts in status.ranked if wanted in name.casefold()]
-    shown = matching[:DESTINATIONS_SHOWN]
+    shown = matching[:ROWS_SHOWN]
     stale_after = visit.settings.stale_after
     return visit.show(
         "start.html",
@@ -27,18 +25,18 @@ def start(visit: Visit) -> Response:
         outbox=status,
         is_known=is_known,
         acts=overview.under_way(act._asdict() for act in status.acts),
-        problems=problems[:PROBLEMS_SHOWN],
-        problems_left_out=len(problems) - PROBLEMS_SHOWN,
+        problems=problems[:FEW_SHOWN],
+        problems_left_out=len(problems) - FEW_SHOWN,
         stale={problem.which for problem in status.examination.everything if problem.code == "stale"},
         number_wrong=sum(problem.severity is not Severity.NOTE for problem in problems),
         place=lambda problem: overview.place(visit, problem),
         destinations=shown,
-        destinations_left_out=len(matching) - DESTINATIONS_SHOWN,
+        destinations_left_out=len(matching) - ROWS_SHOWN,
         cut=counted.cut(status.destinations),
         supervised=any(counts.states["handed over"] or counts.states["running"] for _, counts in status.ranked),
         charts=overview.small_charts(visit, (name for name, _ in shown)) if is_known else {},
         hours=overview.COLUMN_SECONDS * overview.COLUMNS // 3600,
-        feeds=[(feed, feed.state(stale_after)) for feed in status.feeds[:FEEDS_SHOWN]],
+        feeds=[(feed, feed.state(stale_after)) for feed in status.feeds[:ROWS_SHOWN]],
         workers=in_order([*status.heartbeats.workers, *status.heartbeats.supervising]),
-        workers_shown=WORKERS_SHOWN,
+        workers_shown=FEW_SHOWN,
     )

@@ -8,9 +8,7 @@ from starlette.responses import Response
 
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.web import overview
-from outbox_tasks.web.visit import Visit
-
-ROWS_SHOWN = 100
+from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 
 def workers(visit: Visit) -> Response:
