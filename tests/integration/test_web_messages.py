@@ -67,7 +67,7 @@ class TestList:
     def test_says_where_its_search_ended_and_goes_on(
         self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module, name in ((paging, "LOOK"), (paging, "FIRST_LOOK")):
+        for module, name in ((paging, "ROWS_LOOKED_AT"), (paging, "ROWS_LOOKED_AT_FIRST")):
             monkeypatch.setattr(module, name, 20)
         monkeypatch.setattr(messages_page, "ROWS_SHOWN", 5)
         rows.insert(30)
