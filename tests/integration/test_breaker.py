@@ -269,6 +269,7 @@ class TestTrying:
             pauses.append(round((row.pause_until - row.failed_at).total_seconds()))
             elapse(rows)
             assert [len(run(store, Destination(OUT))) for _ in range(4)] == [1, 1, 1, 0]
+            assert state(store) == "open"
         assert pauses == [100, 200, 400, 800, 1200, 1200]
 
     @pytest.mark.parametrize("keyed", [False, True])

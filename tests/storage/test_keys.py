@@ -236,6 +236,8 @@ def test_a_dead_head_blocks_its_key_or_not(box: Box, make_storage: MakeStorage, 
     box.write(1, key="b")
     assert sent(storage, Receiver()) == count + 1
     assert box.where(1) == ["dead"]
+    box.connection.execute("UPDATE outbox_keys SET due = '-infinity'")  # a take looks, and sees the dead letter
+    assert sent(storage, Receiver()) == 0
     box.check_books()
 
 
