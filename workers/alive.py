@@ -14,7 +14,7 @@ from typing import Any
 from celery import Celery, bootsteps
 from celery.signals import after_task_publish, beat_init
 
-EVERY = 5.0
+TOUCH_SECONDS = 5
 """Seconds between two touches by a worker."""
 
 
@@ -32,7 +32,7 @@ class Alive(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         touch()
-        self._timer = consumer.timer.call_repeatedly(EVERY, touch)
+        self._timer = consumer.timer.call_repeatedly(TOUCH_SECONDS, touch)
 
     def stop(self, consumer: Any) -> None:
         if self._timer is not None:

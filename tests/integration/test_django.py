@@ -13,13 +13,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.settings.django_project import database_url
+from outbox_tasks.settings.django_project import database_url, place_of
+
+ROOT = Path(__file__).parents[2]
 
 SETTINGS = """
 import json, os
@@ -130,7 +132,7 @@ class Project:
         done = subprocess.run(
             [sys.executable, "-c", MANAGE, json.dumps(commands)],
             cwd=self.directory,
-            env={**self.env, "PYTHONPATH": str(self.directory), **env},
+            env={**self.env, "PYTHONPATH": f"{self.directory}{os.pathsep}{ROOT}", **env},
             capture_output=True,
             text=True,
             check=False,
@@ -344,6 +346,13 @@ def test_the_url_of_django_s_database(given: dict[str, Any], url: str) -> None:
     engine_url(url)
 
 
+def test_a_url_without_a_port_names_the_usual_one() -> None:
+    assert place_of(make_url("postgresql://db/shop")) == place_of(
+        make_url("postgresql://ann@db:5432/shop?sslmode=require")
+    )
+    assert place_of(make_url("postgresql://db/shop")) != place_of(make_url("postgresql://db:5433/shop"))
+
+
 def test_a_port_that_is_no_number_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="Setting PORT in DATABASES = 'five' is not usable"):
         database_url({"NAME": "shop", "HOST": "db", "PORT": "five"})
@@ -409,6 +418,6 @@ def test_of_several_databases_a_router_chooses_that_of_the_outbox(project: Proje
 
 
 def test_every_migration_has_one_of_django() -> None:
-    root = Path(__file__).parents[2] / "outbox_tasks"
+    root = ROOT / "outbox_tasks"
     sql = sorted(path.stem for path in (root / "migrations").glob("*_pre_*.sql"))
     assert ["0001_initial", *sql] == sorted(path.stem for path in (root / "django" / "migrations").glob("0*.py"))

@@ -7,10 +7,12 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -275,6 +277,16 @@ class TestServers:
             data = server.directory
         assert not server.alive
         assert not data.exists()
+
+    def test_a_server_that_is_started_again_waits_for_its_own_address(self) -> None:
+        with EmbeddedValkey() as server:
+            url = server.url
+            server.kill()
+            somebody = socket.create_server(("127.0.0.1", server.port))
+            threading.Timer(0.5, somebody.close).start()
+            server.start()
+            assert server.url == url
+            assert answers(server)
 
     def test_postgresql_keeps_what_was_committed_over_kill_9(self, used: Path) -> None:
         with EmbeddedPostgres(used) as server:

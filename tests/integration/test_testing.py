@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
+from kombu import Exchange, Queue
 from sqlalchemy import URL, Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -27,7 +28,7 @@ from outbox_tasks.relay.retry import DEFAULT_MAX_ATTEMPTS
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing import OutboxProbe
-from outbox_tasks.testing.store import ProbeMisused, ProbeStore
+from outbox_tasks.testing.store import ProbeMisused, ProbeStore, _seen
 from tests.conftest import MakeSettings, Rows, make_tables
 from tests.integration.acting import acted
 
@@ -74,6 +75,7 @@ def publish(own_settings: Settings, engine: Engine) -> Publish:
 def app() -> Iterator[Celery]:
     with Celery("shop", broker="memory://", set_as_current=False) as made:
         made.conf.task_routes = {"shop.tasks.*": {"queue": "mails"}}
+        made.conf.task_queues = [Queue("mails", Exchange("shop", "topic"), routing_key="mail")]
 
         @made.task(name="shop.tasks.send_receipt", shared=False)
         def send_receipt(*args: Any, **kwargs: Any) -> None: ...
@@ -306,6 +308,15 @@ class TestWithin:
             await engine.dispose()
 
         asyncio.run(run())
+
+    def test_a_payload_as_psycopg2_gives_it_can_be_read_too(self) -> None:
+        row: dict[str, Any] = dict.fromkeys(
+            ("event_type", "destination", "key", "content_type", "state", "attempts", "error_code", "error")
+        )
+        message = _seen(
+            {**row, "id": str(uuid4()), "headers": "{}", "created_at": 0, "due": None, "payload": memoryview(b"{}")}
+        )
+        assert message.json == {}
 
 
 class TestDrain:

@@ -110,7 +110,7 @@ FAULTS = [
         PROJECT,
         'return url.host or url.query.get("host"), url.port or url.query.get("port") or 5432, url.database',
         'return url.host or url.query.get("host"), url.port, url.database',
-        TESTS + " -k another_database_than",
+        TESTS + " -k without_a_port",
         "a URL without a port names another place than one with 5432",
     ),
     Fault(
