@@ -110,7 +110,7 @@ FAULTS = [
         CLUSTER,
         '"--auth=scram-sha-256"',
         '"--auth=trust"',
-        AT_WORK + "::test_a_server_that_can_not_start_shows_its_log",
+        AT_WORK + "::test_postgresql_is_durable_and_asks_for_a_password",
         "everybody on the machine may read the database",
     ),
     Fault(
