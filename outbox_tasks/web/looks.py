@@ -64,7 +64,7 @@ class Looks:
     def forget(self, prefix: str) -> None:
         """Drop the answers whose names begin with this, because somebody has changed something."""
         with self._lock:
-            self._answers = {name: one for name, one in self._answers.items() if not name.startswith(prefix)}
+            self._answers = {name: answer for name, answer in self._answers.items() if not name.startswith(prefix)}
 
     def _keep(self, name: str, answer: _Answer) -> None:
         """Add an answer. Those that have expired go, and then those that expire first."""

@@ -95,6 +95,7 @@ class TestList:
     def test_says_that_there_are_more(self, run: Run, rows: Rows) -> None:
         rows.insert(3)
         assert "These are 2; --limit shows more" in run("list", "--limit", "2").stderr
+        assert not told(run("list", "--limit", "2", "--json"))["complete"]
         assert run("list", "--limit", "4").stderr == ""
         assert run("list", "--type", "nothing").output == "No such messages.\n"
         assert "No destination 'oders' is configured." in run("list", "--destination", "oders").stderr
@@ -180,7 +181,7 @@ class TestActs:
 
     def test_refuse_to_act_without_a_filter(self, run: Run) -> None:
         for command in ("redrive", "discard"):
-            assert run(command, "--yes").exit_code == 2
+            assert run(command, "--yes").exit_code == run(command, "--yes", "--limit", "5").exit_code == 2
             assert run(command, str(uuid4()), "--all").exit_code == 2
             assert run(command, "--all", "--json").exit_code == 2
 
@@ -340,6 +341,12 @@ class TestEdit:
         assert (rows.one(id).payload.decode(), rows.one(id).status) == ('{"id": 43, "name": "Zoë"}', "pending")
         assert [act.action for act in acts(rows)] == ["edit", "redrive"]
         assert [note["what"] for note in rows.one(id).history] == ["edited", "redriven"]
+        [text] = bury(rows, payload=b"42 apples", content_type="text/plain")
+        monkeypatch.setenv(
+            "VISUAL", "sed -i -e s/42/43/ -e '$a\\'"
+        )  # as most editors, it ends the text with a new line
+        assert run("edit", text, "--yes").exit_code == 0
+        assert rows.one(text).payload == b"43 apples"
 
     def test_refuses_a_bad_payload_before_it_asks(self, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         [id], [pending] = bury(rows, destination="mails"), rows.insert()

@@ -107,7 +107,7 @@ FAULTS = [
     ),
     Fault(
         f"{CLI}/shared/store.py",
-        "    return Settings() if found is None else found[1]",
+        "    return Settings() if app_and_settings is None else app_and_settings[1]",
         "    return Settings()",
         f"{COMMANDS}::test_through_an_app_a_command_has_the_settings_that_its_code_made",
         "Through an application's Celery app, a command looks at another outbox.",
@@ -130,7 +130,7 @@ FAULTS = [
         f"{CLI}/shared/output.py",
         "    return Text(one_line(str(text)), style)",
         "    return Text(str(text), style)",
-        f"{MEND}::TestShow",
+        "tests/integration/test_terminal.py",
         "A terminal obeys what a writer has written.",
     ),
     Fault(

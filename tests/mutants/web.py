@@ -105,7 +105,7 @@ FAULTS = [
         "        if begun_at + MINUTE_SECONDS <= now:\n            begun_at, count = now, 0\n",
         "",
         f"{UNIT}::TestWhoMayComeIn",
-        "After one wait each further wrong password begins another wait.",
+        "After one wait somebody tries as many passwords as they like.",
     ),
     Fault(
         f"{WEB}/sign_in.py",

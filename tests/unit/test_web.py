@@ -153,8 +153,10 @@ class TestWhoMayComeIn:
             clock[0] += 0.1
         assert sign(browser).status_code == 429
         clock[0] = 1000.0 + sign_in.MINUTE_SECONDS
-        for _ in range(sign_in.WRONG_OF_A_CLIENT - 1):  # a new minute has all its tries again
+        for _ in range(sign_in.WRONG_OF_A_CLIENT):  # a new minute has its tries again, and no more
             assert sign(browser, password="wrong").status_code == 401
+        assert sign(browser).status_code == 429
+        clock[0] += sign_in.MINUTE_SECONDS
         assert sign(browser).status_code == 303
 
     def test_behind_a_proxy_each_client_is_counted_and_who_invents_addresses_too(

@@ -25,8 +25,8 @@ def installed() -> tuple[Celery, Settings] | None:
 def relay_settings() -> Settings:
     """Those of the relay in the app of `celery -A <app> outbox`, which code may have made. Otherwise those of the
     environment and outbox.toml."""
-    found = installed()
-    return Settings() if found is None else found[1]
+    app_and_settings = installed()
+    return Settings() if app_and_settings is None else app_and_settings[1]
 
 
 @contextmanager
