@@ -32,7 +32,7 @@ AIMS = {
 RATES = (10, 300)
 """Messages a second."""
 
-READ = 10_000
+ENTRIES_AT_A_TIME = 10_000
 """Entries of a stream to read at a time."""
 
 
@@ -45,7 +45,7 @@ def latencies(run: Bench, rate: int, seconds: float, key: str, destination: str 
 
     def have_arrived() -> bool:
         nonlocal last
-        entries: Any = run.stream.xrange(destination, last, count=READ)
+        entries: Any = run.stream.xrange(destination, last, count=ENTRIES_AT_A_TIME)
         for entry, fields in entries:
             arrived.setdefault(fields[b"ce_id"].decode(), int(entry.split(b"-")[0]) + 1)
             last = "(" + entry.decode()

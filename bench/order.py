@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from bench.latency import READ, latencies
+from bench.latency import ENTRIES_AT_A_TIME, latencies
 from bench.relay import AGAINST, OTHER, WARM, Bench, Figure, sides
 from bench.report import Figures, Say, bench, spread
 from outbox_tasks.local.processes import Child
@@ -69,7 +69,7 @@ class Keyed(Bench):
         return wrong + count - len(seen)
 
     def _entries(self, start: str) -> Any:
-        return self.stream.xrange("bench", min=start, count=READ)
+        return self.stream.xrange("bench", min=start, count=ENTRIES_AT_A_TIME)
 
     def late(self, count: int, key: str) -> dict[str, Any]:
         """Milliseconds from the commit of messages of quiet keys to the stream, while a backlog is drained."""

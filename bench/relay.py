@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 WORKERS, WARM = 2, 1_000
 CLAIM = "outbox.claim"
 AT_WORK = "SELECT EXISTS (SELECT FROM outbox_at_work WHERE place <> 'dead')"
-LOOK = 0.005
+LOOK_SECONDS = 0.005
 """Seconds between two looks at whether all is done."""
 
 OTHER = ", other"
@@ -221,7 +221,7 @@ class Bench:
                 log = self.directory / "workers.log"
                 tail = log.read_text()[-2000:] if log.exists() else ""
                 raise TimeoutError(f"waited {self.patience:g} s in vain until {what}\n{tail}")
-            time.sleep(LOOK)
+            time.sleep(LOOK_SECONDS)
 
 
 def singles_setting(singles: Singles) -> dict[str, str]:

@@ -22,7 +22,7 @@ from bench.relay import AGAINST, OTHER, Bench, cpu_seconds, sides
 from bench.report import Figures, Say, bench
 from outbox_tasks.local.binaries import PostgresInstall
 
-PARTS, PATIENCE = 10, 120.0
+PARTS, DUMP_STARTS_SECONDS = 10, 120.0
 KINDS = {"without keys": (NONE, "≤ 1.2"), "10,000 keys": (EVEN, "≤ 1.5"), "100 keys": (FEW, "≤ 2")}
 """The keys, as SQL, and what the last tenth may cost beside the first."""
 
@@ -63,7 +63,7 @@ class Dumped(Bench):
         command = [PostgresInstall(None).binary("pg_dump"), "--data-only", str(self.settings.database_url)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as dump:
             try:
-                deadline = time.monotonic() + PATIENCE
+                deadline = time.monotonic() + DUMP_STARTS_SECONDS
                 while not self._stands():
                     if dump.poll() is not None or time.monotonic() > deadline:
                         raise RuntimeError("pg_dump does not stand still; are there too few messages?")

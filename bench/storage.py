@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-LOT = 1000
+LOT = 1_000
 """Messages that one call of outbox_write takes."""
 
 PLACES = """SELECT string_agg(format('%I', relname), ', ') FROM pg_class

@@ -22,7 +22,7 @@ AS_US = ("--user=root",) if os.geteuid() == 0 else ()
 SMALL = (f"--bind-address={LOOPBACK}", "--innodb-buffer-pool-size=64M", *AS_US)
 
 UNPACKED = Path.home() / ".cache/outbox_tasks/mysql/mysqld"
-"""Where .ci/run unpacks MySQL, which Debian's stable releases don't have."""
+"""Where .ci/mysql.sh unpacks MySQL, which Debian's stable releases don't have."""
 
 
 class _MySQL(EmbeddedServer):

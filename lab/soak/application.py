@@ -34,11 +34,11 @@ from outbox_tasks.settings import Settings
 
 PRIORITIES: list[Priority] = ["high", "normal", "low"]
 
-KEYS, SKEW, MOST, THREADS = 200, 1.5, 40, 4
+KEYS, SKEW, MESSAGES_AT_MOST, THREADS = 200, 1.5, 40, 4
 """Keys of a destination, how much more some are used than others, messages of the largest transaction, and transactions
 at once. No key gets more than what a destination can take singly, one after the other."""
 
-DELAY, HELD = (0.5, 3.0), (0.5, 3.0)
+DELAY_SECONDS, HELD_SECONDS = (0.5, 3.0), (0.5, 3.0)
 """Seconds for which a message is held back, and for which a slow transaction stays open."""
 
 # No publisher takes headers that are not text. A writer in another language may do this by mistake.
@@ -168,13 +168,13 @@ def with_key(application: Application, chance: random.Random) -> int:
 
 def many(application: Application, chance: random.Random) -> int:
     with application.transaction("many") as t:
-        return len(t.publish(*(application.message(chance) for _ in range(chance.randint(2, MOST)))))
+        return len(t.publish(*(application.message(chance) for _ in range(chance.randint(2, MESSAGES_AT_MOST)))))
 
 
 def later(application: Application, chance: random.Random) -> int:
     with application.transaction("later") as t:
         message = application.message(chance, keyed=False)
-        return len(t.publish(replace(message, delay=chance.uniform(*DELAY))))
+        return len(t.publish(replace(message, delay=chance.uniform(*DELAY_SECONDS))))
 
 
 def with_priority(application: Application, chance: random.Random) -> int:
@@ -224,7 +224,7 @@ def rolled_back(application: Application, chance: random.Random) -> int:
 def slow(application: Application, chance: random.Random) -> int:
     with application.transaction("slow") as t:
         t.publish(application.message(chance))
-        application.enough.wait(chance.uniform(*HELD))
+        application.enough.wait(chance.uniform(*HELD_SECONDS))
         t.publish(application.message(chance))
         return 2
 

@@ -19,11 +19,11 @@ from lab.soak.options import PGBOUNCER, SMALL_DISK, STANDBY, Options
 from outbox_tasks.database.engine import PLANNING
 from outbox_tasks.local.servers import EmbeddedPostgres
 
-SIZE = "400m"
-WAL = {"max_wal_size": "64MB", "min_wal_size": "32MB"}
+DISK_SIZE = "400m"
+WAL_SIZES = {"max_wal_size": "64MB", "min_wal_size": "32MB"}
 """On a small disk."""
 
-IN_STEP = 60.0
+IN_STEP_SECONDS = 60.0
 """Seconds that a standby may take until it is in step."""
 
 
@@ -60,7 +60,7 @@ def own_database(options: Options) -> Iterator[Database]:
     place = options.directory / "database"
     with ExitStack() as stack:
         disk = stack.enter_context(_small_disk(place)) if SMALL_DISK in options.extras else None
-        settings = WAL if disk else {}
+        settings = WAL_SIZES if disk else {}
         if STANDBY in options.extras:
             server, standby = stack.enter_context(_pair(place, options.directory / "standby", settings))
             front = stack.enter_context(Proxy(server.port))
@@ -77,7 +77,7 @@ def own_database(options: Options) -> Iterator[Database]:
 def _small_disk(place: Path) -> Iterator[Path]:
     """A file system of its own in memory. What is on it at the end stays."""
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=0700", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE},mode=0700", "tmpfs", str(place)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DiskNotMade(reason=done.stderr.strip())
@@ -109,10 +109,10 @@ def _pair(place: Path, other: Path, settings: dict[str, str]) -> Iterator[tuple[
 
 
 def _wait_until_in_step(connection: psycopg.Connection) -> None:
-    deadline = time.monotonic() + IN_STEP
+    deadline = time.monotonic() + IN_STEP_SECONDS
     while not connection.execute("SELECT FROM pg_stat_replication WHERE sync_state = 'sync'").rowcount:
         if time.monotonic() > deadline:
-            raise StandbyBehind(seconds=IN_STEP)
+            raise StandbyBehind(seconds=IN_STEP_SECONDS)
         time.sleep(0.05)
 
 

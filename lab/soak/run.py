@@ -30,22 +30,22 @@ from lab.soak.verdict import judge
 from outbox_tasks.database.schema import tables
 from outbox_tasks.local.processes import signals_as_ctrl_c
 
-TICK, LOOK, ASK = 0.05, 1.0, 0.5
-"""Seconds between looks at the processes, at the figures, and at what is left: for that, a connection is made."""
+TICK_SECONDS, LOOK_SECONDS, ASK_SECONDS = 0.05, 1.0, 0.5
+"""Between two looks at the processes, at the figures, and at what is left in the database."""
 
-WARM, WARM_SECONDS = 100, 180.0
+WARM_MESSAGES, WARM_SECONDS = 100, 180.0
 """Messages that have arrived when the faults begin, and how long they may take."""
 
-STUCK = 120.0
-"""Seconds without any progress, beyond the leases, after which the rest is stuck."""
+STUCK_SECONDS = 120.0
+"""Without progress for so long, beyond the leases, the rest is stuck."""
 
-REST = 5.0
-"""Seconds that faults which come alone are apart, beyond a lease and a half in the queue."""
+REST_SECONDS = 5.0
+"""Between two faults that come alone, beyond a lease and a half in the queue."""
 
-SAID = 3.0
-"""Seconds for that."""
+STACKS_SECONDS = 3.0
+"""How long the workers may take to write down what their threads do."""
 
-RESTART = 1.0
+RESTART_SECONDS = 1.0
 """A process that has run for less than this is not started again at once."""
 
 COUNTS = "{task.description}: {task.fields[committed]:,} committed · {task.fields[arrived]:,} arrived · \
@@ -74,7 +74,7 @@ class Run:
         reasons = {name: KINDS[name].missing(on) for name in self._options.only or KINDS}
         self._not_run = {name: reason for name, reason in reasons.items() if reason}
         lease, seconds = on.settings.send_lease, self._options.minutes * 60
-        rest = 1.5 * on.settings.queue_lease + REST if self._options.alone else 0.0
+        rest = 1.5 * on.settings.queue_lease + REST_SECONDS if self._options.alone else 0.0
         can = [name for name, reason in reasons.items() if not reason]
         self._plan = plan(self._options.seed, seconds, can, lease, self._options.every or lease / 3 + rest)
         (self._options.directory / "plan.json").write_text(json.dumps([asdict(one) for one in self._plan], indent=1))
@@ -108,7 +108,7 @@ class Run:
         for _ in range(APPLICATIONS):
             self._on.applications.start()
         deadline = time.monotonic() + WARM_SECONDS
-        while self._arrived() < WARM:
+        while self._arrived() < WARM_MESSAGES:
             if time.monotonic() > deadline:
                 directory = self._options.directory / "logs"
                 raise NothingArrived(count=self._arrived(), seconds=WARM_SECONDS, directory=directory)
@@ -132,10 +132,10 @@ class Run:
         began = moved = time.monotonic()
         before: object = None
         asked = 0.0
-        patience = STUCK + 2 * self._on.settings.queue_lease
+        patience = STUCK_SECONDS + 2 * self._on.settings.queue_lease
         while time.monotonic() - moved < patience:
             self._look_after(applications=False)
-            if time.monotonic() < asked + ASK:
+            if time.monotonic() < asked + ASK_SECONDS:
                 continue
             asked = time.monotonic()
             pending, arrived = self._pending(), self._arrived()
@@ -149,14 +149,14 @@ class Run:
 
     def _look_after(self, *, applications: bool = True) -> None:
         """Start again what has ended, and show how far it is."""
-        time.sleep(TICK)
+        time.sleep(TICK_SECONDS)
         for child in self._on.relay:
-            if not child.alive and time.monotonic() - child.started > RESTART:
+            if not child.alive and time.monotonic() - child.started > RESTART_SECONDS:
                 child.end()
                 again(self._on, child)
         if applications:
             self._on.applications.supervise()
-        if time.monotonic() - self._looked > LOOK:
+        if time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
             happened = len(self._faults.happened)
             self._bar.update(
@@ -169,7 +169,7 @@ class Run:
         for child in self._on.relay:
             if child.name != "beat":
                 child.send_signal(signal.SIGUSR1)
-        time.sleep(SAID)
+        time.sleep(STACKS_SECONDS)
 
     def _arrived(self) -> int:
         return sum(int(self._destination.xlen(stream)) for stream in SINGLES)

@@ -22,7 +22,6 @@ from outbox_tasks.relay.store import Store
 from tests.claims import take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.acting import acted
-from tests.planted import planted
 
 HELD: dict[str, Any] = {"lease": uuid4(), "locked_until": seconds_from_now(60)}
 OTHER: dict[str, Any] = {**HELD, "lease": uuid4()}
@@ -88,32 +87,6 @@ def test_a_wrong_move_is_told_in_plain_words(trace: Trace, rows: Rows) -> None:
     told = str(trace.check())
     assert "1 times, and there is no such move: ready → running" in told
     assert "to ready [" in told
-
-
-IN_SQL = {
-    "a settle leaves the lease": (
-        "deliver/settle.sql", "NOT EXISTS (SELECT FROM ours WHERE step = 'retry')", "false",
-        "none (it was begun) → dead",
-    ),
-    "a settle forgets what died": (
-        "deliver/settle.sql", "FROM ours WHERE step = 'dead'", "FROM ours WHERE false", "begun → none",
-    ),
-    "a take forgets to lease": (
-        "claim/take_free_singly.sql", "FROM single WHERE", "FROM single WHERE false AND", "ready → none",
-    ),
-    "a begin heeds no lease": (
-        "deliver/begin.sql", "AND l.locked_until > clock_timestamp()", "", "leased, run out → begun",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("verb", "right", "wrong", "move"), IN_SQL.values(), ids=IN_SQL)
-def test_a_bug_planted_in_a_verb_is_found(
-    verb: str, right: str, wrong: str, move: str, trace: Trace, new_store: MakeStore, rows: Rows
-) -> None:
-    with planted(verb, right, wrong):
-        _live(new_store(), rows)
-    assert move in {" → ".join(wrong.move) for wrong in trace.check().wrong}
 
 
 def _live(store: Store, rows: Rows) -> None:

@@ -4,6 +4,7 @@ from tests.mutants import Fault
 
 STORAGE = "tests/storage/test_keys.py tests/storage/test_drain.py tests/supervised/test_verbs.py"
 SQL = "outbox_tasks/sql"
+MOVES = "tests/integration/test_transitions.py"
 
 FAULTS = [
     Fault(
@@ -48,4 +49,11 @@ FAULTS = [
         STORAGE,
         "what fails leaves its key busy for ever",
     ),
-]
+    Fault(f"{SQL}/deliver/settle.sql", "NOT EXISTS (SELECT FROM ours WHERE step = 'retry')", "false", MOVES,
+          "a settle leaves the lease"),
+    Fault(f"{SQL}/deliver/settle.sql", "FROM ours WHERE step = 'dead'", "FROM ours WHERE false", MOVES,
+          "a settle forgets what died"),
+    Fault(f"{SQL}/claim/take_free_singly.sql", "FROM single WHERE", "FROM single WHERE false AND", MOVES,
+          "a take forgets to lease"),
+    Fault(f"{SQL}/deliver/begin.sql", "AND l.locked_until > clock_timestamp()", "", MOVES, "a begin heeds no lease"),
+]  # fmt: skip
