@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict
 from contextlib import closing
@@ -175,6 +176,15 @@ class TestTime:
             time.sleep(0.7)  # longer than it takes to connect
             assert publisher.publish([message(1)]) == [SENT]
         assert numbers(target) == [1]
+
+    def test_what_happened_while_nothing_was_sent_does_not_hurry_the_next_send(self, target: Counterpart) -> None:
+        publisher: Any = loaded(target.url(target.place), send_timeout=20)
+        with closing(publisher):
+            assert publisher.publish([message(0)]) == [SENT]
+            publisher._session.get()._errors.append(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            target.freeze()
+            threading.Timer(3, target.thaw).start()  # longer than all brokers may be down
+            assert publisher.publish([message(1)]) == [SENT]
 
     def test_an_outage_is_given_up_before_the_time_is_up(self, target: Counterpart) -> None:
         with closing(loaded(target.url_at(free_port()), send_timeout=11)) as publisher, within(2):

@@ -110,6 +110,21 @@ class TestLimits:
         assert target.raw()[0].ordering_key == "😀" * 255
 
 
+def test_a_time_limit_leaves_nothing_under_way(target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
+    def strike(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    publisher: Any = loaded(target.url(target.place))
+    with closing(publisher):
+        assert publisher.publish([message(0)]) == [SENT]
+        monkeypatch.setattr(type(publisher), "_send", strike)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish([message(1)])
+        monkeypatch.undo()
+        assert publisher._own.made is None, "its channel would go on with the requests"
+        assert publisher.publish([message(2)]) == [SENT]
+
+
 def test_the_emulators_variable_goes_before_google(target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", f"127.0.0.1:{target.port}")
     url = f"pubsub://{PROJECT}/{target.place}?endpoint=nowhere.invalid&credentials=/nowhere"

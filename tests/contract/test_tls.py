@@ -188,6 +188,11 @@ class TestDestinations:
             send(DESTINATIONS[name].replace("127.0.0.1", "localhost"), server, ours)
             assert any(caller.trusts for caller in server.callers)
 
+    def test_a_server_of_nats_that_offers_none_is_told_nothing(self, ours: Path) -> None:
+        with listener(ours, GREETING.replace(b',"tls_required":true', b"")) as server:
+            assert send(DESTINATIONS["nats"], server, ours).code == "tls"
+            got_nothing(server)
+
 
 def test_the_webhook_of_alerts(ours: Path) -> None:
     with listener(ours) as server:

@@ -129,11 +129,7 @@ class GrpcPublisher:
             request.MergeFromString(entry.request)
         _, deliver = self._channel.get()
         response = deliver(request, timeout=max(timeout, 0), metadata=self._metadata)
-        answers: dict[str, Outcome] = {}
-        for result in response.results:
-            # Of two answers for one id, the worse counts: to repeat a message does less harm than to lose it.
-            if NUMBERED.get(result.code) not in TAKEN or result.id not in answers:
-                answers[result.id] = _answer(result)
+        answers = {result.id: _answer(result) for result in response.results}
         missing = Outcome.retry("no_result", "the receiver's answer says nothing of this message")
         return [answers.get(entry.id, missing) for entry in entries]
 
