@@ -29,11 +29,12 @@ Trouble = Callable[[Store, Rows], None]
 
 
 def circuit_open(store: Store, rows: Rows) -> None:
-    """Since ten minutes ago; the last send failed a moment ago."""
+    """Since ten minutes ago, and for ten minutes more."""
     for _ in range(store.settings.breaker_failures):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
     with rows.engine.begin() as connection:
-        connection.execute(update(rows.tables.destinations).values(opened_at=seconds_from_now(-600)))
+        times = {"opened_at": seconds_from_now(-600), "pause_until": seconds_from_now(600)}
+        connection.execute(update(rows.tables.destinations).values(**times))
     rows.insert(3, locked_until=seconds_from_now(-500))
 
 
