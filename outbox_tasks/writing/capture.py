@@ -156,8 +156,7 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
         if target is None:
             return send_task(self, *args, **options)
         _refuse_unstorable(self, call)
-        with recording(self, call["name"], target) as view:
-            return send_task(view, *args, **options)
+        return send_task(recording(self, call["name"], target), *args, **options)
 
     return send_or_store
 

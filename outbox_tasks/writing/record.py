@@ -6,9 +6,8 @@ itself does routing, serializers, compression, stamps and signals, and nothing a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import cache
 from types import SimpleNamespace
@@ -40,11 +39,10 @@ class Target(NamedTuple):
     confirms: Confirms = lambda *_: False
 
 
-_producer: ContextVar[Producer | None] = ContextVar("outbox_recorder", default=None)
-
-
 class AppView(Celery):  # type: ignore[misc]
-    """An app as `send_task` sees it: without broker and result backend."""
+    """An app as `send_task` sees it, for one call: without broker and result backend."""
+
+    recorder: Producer
 
     @property
     def backend(self) -> Any:
@@ -59,21 +57,16 @@ class AppView(Celery):  # type: ignore[misc]
         )
 
     def producer_or_acquire(self, producer: Any = None) -> AbstractContextManager[Any]:
-        return nullcontext(_producer.get())
+        return nullcontext(self.recorder)
 
 
-@contextmanager
-def recording(app: Celery, name: str, target: Target) -> Iterator[Celery]:
-    """Gives a view of `app`. What it sends of the task `name` goes to the target."""
+def recording(app: Celery, name: str, target: Target) -> Celery:
+    """A view of `app`. What it sends of the task `name` goes to the target."""
     # An app makes these when they are first used. They must belong to the app itself, not to the view.
     _ = app.conf.task_serializer, app.amqp, app.AsyncResult, app.thread_oid
     view: Celery = object.__new__(_view_of(type(app)))  # type: ignore[arg-type]
-    view.__dict__.update(app.__dict__)
-    token = _producer.set(_Recorder(app, name, target))
-    try:
-        yield view
-    finally:
-        _producer.reset(token)
+    view.__dict__.update(app.__dict__, recorder=_Recorder(app, name, target))
+    return view
 
 
 @cache

@@ -145,7 +145,7 @@ def test_the_trace_that_a_celery_call_states_wins(outbox: Outbox, session: Sessi
     """As an instrumentation of Celery puts it there, with a span of its own."""
 
     def inject(headers: dict[str, Any], **_: Any) -> None:
-        headers["traceparent"] = OWN
+        headers.update(traceparent=OWN, tracestate="own=1")
 
     signals.before_task_publish.connect(inject)
     try:
@@ -153,7 +153,8 @@ def test_the_trace_that_a_celery_call_states_wins(outbox: Outbox, session: Sessi
             outbox.delay(session, ship, 1)
     finally:
         signals.before_task_publish.disconnect(inject)
-    assert [row.headers["traceparent"] for row in rows.hot()] == [OWN]
+    [row] = rows.hot()
+    assert (row.headers["traceparent"], row.headers["tracestate"]) == (OWN, "own=1")
 
 
 def test_outside_of_any_span_a_row_has_no_trace(outbox: Outbox, session: Session, rows: Rows, tracer: Tracer) -> None:

@@ -150,6 +150,14 @@ class TestMessages:
         row = rows.one(id)
         assert (len(row.event_type), len(row.key), len(row.payload)) == (255, 255, 1_048_576)
 
+    def test_are_whole_in_a_session_of_any_encoding(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+        for encoding in ("LATIN1", "SQL_ASCII", "UTF8"):
+            with engine.begin() as connection:
+                connection.exec_driver_sql(f"SET LOCAL client_encoding = '{encoding}'")
+                outbox.publish(connection, "a", {"a": "€"}, to="mail", key="Zoë €", headers={"tenant": "€"})
+        found = [(row.key, row.headers, row.payload.decode()) for row in rows.hot()]
+        assert found == [("Zoë €", {"tenant": "€"}, '{"a":"€"}')] * 3
+
     def test_many_keep_their_order(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         messages = [Message("order.created", {"n": n}, to="mail") for n in range(500)]
         with Session(engine) as session, session.begin():
@@ -233,6 +241,18 @@ class TestNudge:
                 outbox.publish(session, "order.created", {})
             assert nudge.count == 0
         assert nudge.count == 1
+
+    def test_is_given_for_a_message_that_is_taken_back(
+        self, outbox: Outbox, session: AnySession, nudge: Recorded
+    ) -> None:
+        """Messages that waited behind it, for their key, may be due."""
+        with session.begin():
+            id = outbox.publish(session, "order.created", {}, delay=60)
+        for taken in (True, False):
+            before = nudge.count
+            with session.begin():
+                assert outbox.cancel(session, id) is taken
+            assert nudge.count == before + taken
 
     @pytest.mark.parametrize(
         ("make", "end"),

@@ -55,11 +55,6 @@ FAULTS = [
         "tests/integration/test_migrations.py::TestVersion", "Missing tables have no name of their own."),
     Fault(ENGINE, "PIPE = {**SESSION, **PLANNING", "PIPE = {**SESSION", "tests/integration/test_connections.py",
         "A plan made for empty tables reads all rows."),
-    Fault("outbox_tasks/database/patient.py", "            self.close()\n            raise\n\n    def",
-        "            raise\n\n    def",
-        "tests/integration/test_store_trouble.py::TestSilence::test_a_time_limit_in_a_statement_leav"
-        "es_nothing_behind",
-        "The next statement gets the answer to the one before."),
     Fault("outbox_tasks/database/patient.py", "if not ready and patience is not None", "if patience is not None",
         "tests/integration/test_store_trouble.py::TestSilence::test_an_answer_that_is_there_is_read_"
         "even_if_we_come_late",
