@@ -1,4 +1,4 @@
-"""`outbox-tasks maintain` and `purge`: what is kept, and what goes."""
+"""`outbox-tasks maintain`: what is kept, and what goes."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def go(request: Request, path: str, **query: object) -> Response:
 def url(request: Request, path: str, **query: object) -> str:
     """The address of a page. Values that are None are left out; a list gives the name several times. `path` may hold
     any text: it is quoted."""
-    given = {name: value for name, value in query.items() if value is not None}
-    return _address(request, path, urlencode(given, doseq=True))
+    values = {name: value for name, value in query.items() if value is not None}
+    return _address(request, path, urlencode(values, doseq=True))
 
 
 def here(request: Request) -> str:

@@ -67,8 +67,8 @@ def new(visit: Visit) -> Response:
 
 
 def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Response:
-    found = preview(visit.store, choice, seconds=PREVIEW_SECONDS)
-    plan = found.plan
+    outlook = preview(visit.store, choice, seconds=PREVIEW_SECONDS)
+    plan = outlook.plan
     filled_in = {name: visit.form_value(name) or visit.query_value(name) for name in ("why", "rate", "limit")}
     numbers = {} if refused else {name: _number(name, filled_in[name]) for name in BOUNDS}
     return visit.show(
@@ -80,13 +80,13 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
         about=ABOUT[choice.action],
         chosen=in_words(choice.wanted),
         done=filters.DONE[choice.action],
-        preview=found,
+        preview=outlook,
         kinds=plan.kinds[:ROWS_SHOWN] if plan else [],
         filled_in=filled_in,
         hidden={
             **fields_of(choice),
             "until": visit.form_value("until") or (plan.until.isoformat() if plan else None),
-            "total": None if found.more else found.count,
+            "total": None if outlook.more else outlook.count,
             "token": visit.form_value("token") or str(uuid4()),
         },
         command=filters.command_line(choice.action, choice.wanted, choice.ids, **numbers, why=filled_in["why"]),
