@@ -149,6 +149,7 @@ def test_one_that_can_not_work_is_refused_without_its_secrets(url: str, rule: st
         ("nats://localhost/shop.events", "subject", "shop.events"),
         ("amqp://h/", "_sender.get()._key", "orders"),
         ("grpc://[::1]:50051", "_target", "[::1]:50051"),
+        ("https://shop.example/?outbox_concurrency=100", "_options.concurrency", 100),
         ("pubsub://shop", "_address.topic", "projects/shop/topics/orders"),
         ("pubsub://example.com:shop/a%25b", "_address.topic", "projects/example.com:shop/topics/a%b"),
         ("pubsub://shop/abc?endpoint=[::1]:8443", "_address.endpoint", "[::1]:8443"),
@@ -158,7 +159,7 @@ def test_one_that_can_not_work_is_refused_without_its_secrets(url: str, rule: st
         ("azureservicebus://p:k@[::1]:5672/a?development_emulator=true", "_address.place", "[::1]:5672"),
     ],
 )
-def test_what_one_says(url: str, attribute: str, value: str) -> None:
+def test_what_one_says(url: str, attribute: str, value: object) -> None:
     publisher: Any = load(*configured(url))
     for name in attribute.split("."):
         publisher = getattr(publisher, name.removesuffix("()"))

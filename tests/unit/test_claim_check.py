@@ -285,6 +285,11 @@ class TestTheSend:
         monkeypatch.setattr(Recorder, "keeps_order", True, raising=False)
         assert [publishers[name].keeps_order for name in ("orders", "plain")] == [False, True]  # type: ignore[attr-defined]
 
+    @pytest.mark.parametrize(("claim_check", "kept"), [(None, True), ("memory://claims", False)])
+    def test_a_drain_takes_one_message_of_a_key_at_a_time(self, claim_check: str | None, kept: bool) -> None:
+        orders = Destination(name="orders", url="redis+stream://localhost/0/orders", claim_check=claim_check)
+        assert destinations.keeps_order(orders) is kept
+
     def test_it_may_be_used_again_after_it_was_closed(self, publishers: Publishers) -> None:
         check: Any = publishers["orders"]._free[0]  # type: ignore[attr-defined]
         for n in (1, 2):
