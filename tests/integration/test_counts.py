@@ -77,7 +77,8 @@ def test_a_writer_can_name_any_number_of_destinations(store: Store, rows: Rows, 
 def test_destinations_that_are_no_longer_configured_are_counted(store: Store, rows: Rows) -> None:
     rows.insert(2, destination="former", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="older", key="k")
-    assert destinations(store).keys() == {"orders", "former", "older"}
+    rows.insert(1, destination="in hand", lease=A_LEASE, locked_until=seconds_from_now(30))
+    assert destinations(store).keys() == {"orders", "former", "older", "in hand"}
     assert of(store, "former").states["dead"] == 2
 
 

@@ -107,6 +107,7 @@ def test_missing_session_settings(settings: MakeSettings, rows: Rows, engine: En
         bare = settings(database_url=url, statement_timeout=0)
         lost = found(bare, "session_settings")["session_settings"]
         assert lost.severity is Severity.WARNING
+        assert "statement_timeout" in lost.fact
         sql(engine, schema)(*lost.remedy.splitlines())
         assert found(bare, "session_settings") == {}
 

@@ -185,16 +185,11 @@ FAULTS = [
           "a pattern of six stars takes long"),
     Fault(f"{ROOM}/messages/filters.py", "if not set(wanted.states) <= {*able}:", "if wanted.states and not set("
           "wanted.states) & {*able}:", FILTERS, "an act is for states that it can't change"),
-    Fault(f"{ROOM}/messages/find.py", 'key=lambda row: (row["finished_at"] is None, row["finished_at"])',
-          'key=lambda row: (row["finished_at"] is not None, row["finished_at"])', "tests/archive/test_replay.py",
-          "of a message that was replayed, the old copy is shown"),
     Fault(f"{ROOM}/messages/search.py", "if len(found) == 1 and not self.more else", "if len(found) == 1 else",
           ONE_SEARCH, "one of many messages that fit is shown as if it were the one"),
     Fault(f"{ROOM}/messages/paging.py", "        if page.looked >= ROWS_LOOKED_AT:", "        if page.looked > "
           "2 * ROWS_LOOKED_AT:", f"{SEARCH} tests/integration/test_paging.py::test_says_how_far_it_looked_and_goes_on_"
           "from_there", "a search looks at twice as many rows"),
-    Fault(f"{ROOM}/messages/preview.py", "closed.keys() & destinations - paused", "closed.keys() & destinations",
-          "tests/integration/test_mend_cli.py", "to try a paused destination is something to do"),
     Fault(f"{ROOM}/problems/sends.py", 'if row["paused_for"] > 3600 else note)', "if True else note)",
           "tests/integration/test_problems_messages.py::test_a_destination_that_is_paused",
           "a pause of a minute is a warning"),
