@@ -53,7 +53,7 @@ FAULTS = [
           "what an open transaction commits later is found a minute late"),
     Fault(PUBLISH, "        store.give_back([token])\n", "", BREAKER,
           "what a shut destination may not get waits until its lease runs out"),
-    Fault(DRAIN, "            store.end_drain(asked)", "            pass", TASKS + "::TestDrain",
+    Fault(DRAIN, "            store.end_drain(reserved)", "            pass", TASKS + "::TestDrain",
           "the slot of a drain that has ended is taken for half a minute"),
     Fault(DRAIN, "deadline or stop():", "deadline:", TASKS + "::TestDrain", "a drain yields to nobody"),
     Fault(DRAIN, "slot > most", "slot >= most", TASKS + "::TestDrain", "a concurrency of one lets nobody drain"),

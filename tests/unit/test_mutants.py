@@ -11,8 +11,9 @@ from tests.mutants import ROOT, Fault, rooms
 def test_each_fault_of_this_room_can_be_planted(room: str) -> None:
     for fault in rooms()[room]:
         assert fault.planted() != (ROOT / fault.file).read_text(), f"{fault.breaks}: it changes nothing"
-        for test in fault.tests.split():
-            assert (ROOT / test.split("::")[0]).exists(), f"{fault.breaks}: {test} is not there"
+        tests = [word.split("::")[0] for word in fault.tests.split() if word.startswith("tests/")]
+        assert tests, f"{fault.breaks}: no test sees it"
+        assert [test for test in tests if not (ROOT / test).exists()] == [], fault.breaks
 
 
 def test_a_text_that_is_not_there_once_can_not_be_planted() -> None:
