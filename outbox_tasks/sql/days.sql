@@ -6,13 +6,13 @@ CREATE TABLE outbox_days (
   date     date NOT NULL,
   began_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   ended_at timestamptz,
-  gone_at  timestamptz  -- its rows are dropped; its empty partitions go as soon as nobody is in the way
+  gone_at  timestamptz  -- its rows are dropped; its empty partitions go once no transaction is in the way
 );
 INSERT INTO outbox_days (number, date) VALUES (0, (clock_timestamp() AT TIME ZONE 'UTC')::date);
 
 CREATE FUNCTION outbox_day_make(day integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
--- Makes the partitions of a day, if they are missing. False: somebody is in the way. Writers wait for 25 ms at most.
+-- Makes the partitions of a day, if they are missing. False: another transaction is in the way. Writers wait for 25 ms at most.
 DECLARE
   part text;
 BEGIN
@@ -95,8 +95,8 @@ $$;
 
 CREATE FUNCTION outbox_day_drop(day integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
--- Drops an ended day. False: somebody is in the way, or some of it is at work. Nobody is waited for. Empty partitions may
--- stay: to take them away needs a moment in which no transaction has written or read. Each maintenance tries that.
+-- Drops an ended day. False: another transaction is in the way, for which this does not wait, or a message of it is at work. Empty
+-- partitions may stay: to take them away needs a moment in which no transaction has written or read. Each maintenance tries that.
 DECLARE
   low CONSTANT bigint := day::bigint << 32;
   high CONSTANT bigint := (day::bigint + 1) << 32;
@@ -107,7 +107,7 @@ BEGIN
     RAISE EXCEPTION 'outbox_day_drop needs READ COMMITTED' USING ERRCODE = '25001';
   END IF;
   EXECUTE format('LOCK TABLE ONLY outbox_messages_%1$s, ONLY outbox_journal_%1$s IN ACCESS EXCLUSIVE MODE NOWAIT', day);
-  -- From here on nobody writes in it. This look sees what was committed until then.
+  -- From here on no transaction writes in it. This look sees what was committed until then.
   IF EXISTS (SELECT FROM outbox_ready WHERE seq >= low AND seq < high)
      OR EXISTS (SELECT FROM outbox_waiting WHERE seq >= low AND seq < high)
      OR EXISTS (SELECT FROM outbox_held WHERE seq >= low AND seq < high)

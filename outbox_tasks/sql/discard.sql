@@ -1,4 +1,4 @@
--- Takes messages out that nobody wants any more. Part of schema.sql.
+-- Discards messages. Part of schema.sql.
 
 CREATE FUNCTION outbox_discard(
   ids uuid[], waiting boolean, dead_by timestamptz, note jsonb, as_code text, as_error text, kept boolean DEFAULT true
@@ -6,9 +6,9 @@ CREATE FUNCTION outbox_discard(
 -- Takes messages with these ids: `waiting` ones, which are not on their way, and those that were dead by `dead_by` (null:
 -- none). They go to the journal; if they are not to be `kept`, they are deleted. Returns the ids of what it took.
 --
--- What somebody else takes at this moment is skipped, not waited for. A single that waits for Celery's retry can be taken until it
+-- A message that a take has locked at this moment is skipped, not waited for. A single that waits for Celery's retry can be taken until it
 -- is begun; a supervised task until it runs. An application may call this and go on for long, so it locks no key that a lease or a
--- run has: whoever ends that must not wait.
+-- run has: the settle or the end of the run must not wait for it.
 -- as_code: null: the last error stays, if there is one. as_error: if there was no error.
 DECLARE
   asked CONSTANT bigint[] := ARRAY(SELECT m.seq FROM outbox_messages m WHERE m.id = ANY (ids) ORDER BY m.seq);

@@ -2,8 +2,8 @@
 transaction.
 
 `claims` has what a claim asks for, and the housekeeping; `takes` what drains take; `leases` begin and settle; `traffic`
-what all of them ask about destinations, and `limits` how much these may get. A method that changes leased messages
-returns those that it changed. One that is missing from the answer belongs to somebody else by now: that is a result to
+what all of them ask about destinations, and how much these may get. A method that changes leased messages returns
+those that it changed. A message that is missing from the answer has another lease by now: that is a result to
 count, not an error.
 """
 

@@ -1,4 +1,4 @@
-"""What a claim asks the database for, and the housekeeping of whoever works."""
+"""What a claim asks the database for, and the housekeeping, which claims and drains do."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Claims(Database):
         self._house_kept_at = self._all_leases_read_at = -inf
         self._no_lease_ends_before = LONG_AGO
         self.expired: Counter[tuple[str, str]] = Counter()
-        """How many messages were taken back since somebody asked, by destination and cause."""
+        """How many messages were taken back since the last claim, by destination and cause."""
 
     def keep_house(self, *, at_once: bool = False) -> bool:
         """Now and then: take back the leases and runs that have run out, and make the messages due whose wait is over.
@@ -197,7 +197,7 @@ class Claims(Database):
         return [DrainAsked(*row) for row in rows]
 
     def begin_drain(self, drain: DrainAsked) -> int:
-        """The number of a drain's slot; 0: somebody else has it by now."""
+        """The number of a drain's slot; 0: another drain has it by now."""
         hold = self.settings.drain_lease
         begun = self.ask("claim/begin_drain.sql", **drain._asdict(), holder=processes.holder(), hold=hold)
         return int(begun[0].slot) if begun else 0

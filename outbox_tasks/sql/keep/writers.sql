@@ -1,4 +1,4 @@
--- Whether somebody has a transaction open that wrote in a day. day: its number.
+-- Whether a transaction is open that wrote in a day. day: its number.
 SELECT EXISTS (
   SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
   WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.mode = 'RowExclusiveLock'
