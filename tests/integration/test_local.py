@@ -228,7 +228,7 @@ class TestDeathOfTheParent:
         eventually(lambda: not any(map(running, pids)))
         eventually(lambda: not Path(data).exists())
 
-    @pytest.mark.parametrize("end", ["kill", "kill the group", "forget"])
+    @pytest.mark.parametrize("end", ["kill", "kill the group", "stop the service", "forget"])
     def test_children_and_grandchildren_go(self, end: str) -> None:
         script = f"""
             import sys
@@ -244,7 +244,11 @@ class TestDeathOfTheParent:
             assert parent.stdin is not None
             grandchild = int(parent.stdout.readline())
             assert running(grandchild)
-            if end == "kill":
+            if end == "stop the service":  # systemd sends SIGTERM to each process, and SIGKILL later
+                for child in psutil.Process(parent.pid).children():
+                    if "watcher" in child.cmdline():
+                        child.terminate()
+            if end in ("kill", "stop the service"):
                 parent.kill()
             elif end == "kill the group":
                 os.killpg(parent.pid, signal.SIGKILL)
