@@ -71,13 +71,6 @@ FAULTS = [
     ),
     Fault(
         f"{D}/kombu/rabbit.py",
-        "            self._drop()  # confirms that nobody has read would count for other messages\n",
-        "",
-        after_a_time_limit("amqp"),
-        "after a Celery time limit late confirms count for the messages of the next batch",
-    ),
-    Fault(
-        f"{D}/kombu/rabbit.py",
         "            delivery_mode=2,\n",
         "            delivery_mode=1,\n",
         f"{T}/test_kombu_queue.py::TestRabbit::test_writes_what_the_binding_of_cloudevents_says",
