@@ -96,12 +96,15 @@ def test_counts_are_kept_while_the_database_is_away_up_to_a_bound(store: Store, 
 
     def reach() -> Store:
         if away:
+            counters.ran("claim", claimed=2)  # meanwhile, by another thread
             raise DatabaseUnavailable(url="x", reason="it is away")
         return store
 
     counters = Counters(reach)
     counters.count("orders", ["sent"] * 3)
+    counters.ran("claim", claimed=1)
     assert not counters.flush()
+    assert counters._own.get().runs["claim"][1]["claimed"] == 2, "the newer report counts"
     counters.count("orders", ["sent"])
     assert not counters.flush()
     away = False
