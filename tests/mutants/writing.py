@@ -24,7 +24,7 @@ FAULTS = [
     Fault("outbox_tasks/sql/write/publish_one.sql", "coalesce(:latest::boolean, false)", "false",
         "tests/storage/test_write.py::TestEveryDriver", "A single message loses latest."),
     Fault("outbox_tasks/sql/write/publish_one.sql", "WHEN 'low' THEN -1", "WHEN 'low' THEN 0",
-        "tests/storage/test_write.py::TestEveryDriver", "A single message of low priority has the usual one."),
+        "tests/integration/test_later.py::TestPriority", "A single message of low priority has the usual one."),
     Fault(ROWS, "if message.key is not None and (route :=", "if (route :=", "tests/unit/test_rows.py",
         "A message without a key is replaced by newer ones."),
     Fault(ROWS, 'any(name.lower() == "traceparent"', 'any(name == "traceparent"', "tests/unit/test_rows.py",
