@@ -15,6 +15,9 @@ from outbox_tasks.settings.pipe import USUAL_STATEMENT_SECONDS
 LEASE_SECONDS = 60.0
 """A lease lasts so long after each copy. A bridge that takes longer loses it, and copies nothing more."""
 
+PAUSE_SECONDS_AT_MOST = 30.0
+"""The longest pause between two tries of a source that fails."""
+
 FEEDS_SHOWN = 1_000
 """People see so many feeds."""
 
@@ -74,7 +77,7 @@ class Feeds:
         """Give the lease back. `clean`: all that was copied is deleted at the source. After an error nobody takes it
         for some seconds, which grow with each run."""
         waiting, age = lag or (None, None)
-        seen = {"waiting": waiting, "age": age, "error": error, "most": 30.0}
+        seen = {"waiting": waiting, "age": age, "error": error, "most": PAUSE_SECONDS_AT_MOST}
         self._database.ask("feeds/end.sql", feed=feed, token=token, clean=clean, **seen)
 
     def wanted(self, names: Sequence[str]) -> list[str]:

@@ -103,7 +103,8 @@ def test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody(
 ) -> None:
     bad = ["no json", "[]", "{}", '{"event_type": "a", "text": 1}', '{"event_type": "a", "data": "%"}',
            '{"event_type": "a", "text": "", "delay": -1}', '{"event_type": "a", "text": "", "headers": {"a": 1}}',
-           '{"event_type": "a", "text": "", "deliver_at": "soon"}', "nul \0"]  # fmt: skip
+           '{"event_type": "a", "text": "", "deliver_at": "soon"}', "nul \0",
+           '{"event_type": "a", "text": "", "deliver_at": "2030-01-01T00:00:00"}']  # fmt: skip
     for message in bad:
         app.insert(str(uuid4()), None, message)
     app.insert("x" * 36, None, '{"event_type": "a", "text": ""}')
@@ -229,7 +230,7 @@ def test_odd_ids_and_numbers_stop_nobody(box: Box, feeds: Feeds, app: App, stora
 def test_a_row_of_any_size_is_copied_or_dead(
     box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch, long: dict[str, Any], why: str
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.feeds.rows.MAX_PAYLOAD", 5_000_000)
+    monkeypatch.setattr("outbox_tasks.feeds.rows.MAX_PAYLOAD_BYTES", 5_000_000)
     first, [large], last = app.write(1), app.write(1, **long), app.write(1)
     assert run(feeds, app.source, storage) == Bridged(copied=3, dead=1)
     assert ids(box) == [*first, large, *last]

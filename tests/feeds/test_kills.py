@@ -22,9 +22,10 @@ BRIDGE = """
 import json, random, sys, time
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.feeds.bridge import bridge
-from outbox_tasks.relay.store import Store, feeds
+from outbox_tasks.feeds import store as feeds
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-feeds.HOLD, feeds.LONGEST_PAUSE = 0.2, 0.1  # shorter than a run: leases are lost, and bridges overlap
+feeds.LEASE_SECONDS, feeds.PAUSE_SECONDS_AT_MOST = 0.2, 0.1  # shorter than a run: leases are lost, and bridges overlap
 given, url = json.loads(sys.argv[1]), sys.argv[2]
 store = Store.connect(Settings(**given))
 source = open_source("shop", url)

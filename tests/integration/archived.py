@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Engine, func, literal, literal_column, select, text
 
-from outbox_tasks.database.schema import tables
 from tests.rows import insert
+from tests.tables import Tables
 
 MONTH = 30
 """Days ago: longer than anything is kept here."""
@@ -22,7 +22,7 @@ class Archived:
 
     def __init__(self, engine: Engine, schema: str) -> None:
         self.engine, self.schema = engine, schema
-        self.tables = tables(schema)
+        self.tables = Tables(engine, schema)
         with engine.connect() as connection:
             self.today: date = connection.scalar(select(func.now())).astimezone(UTC).date()
         self._moved()
