@@ -85,28 +85,12 @@ def maintain(store: Store) -> Maintained:
         settings = store.settings
         if settings.archive_retention:
             with _logged("could not drop old days of the archive", result):
-                _trim(store, timedelta(seconds=settings.archive_retention), result.trimmed, patient=False)
+                trim(store, timedelta(seconds=settings.archive_retention), result.trimmed)
             result.more = result.more or result.trimmed.more
     if kept := result.trimmed.kept:
         day, why = next(iter(kept.items()))
         log.warning("could not drop %d days of the archive; %s: %s", len(kept), day, why)
     return result
-
-
-def drop_days(store: Store, older_than: timedelta) -> Trimmed:
-    """Drop the days of the archive that are wholly older; export them first, if `archive_export` is set.
-
-    Raises `MaintainedElsewhere` or `DatabaseUnavailable`.
-    """
-    result = Trimmed()
-    with alone(store):
-        _trim(store, older_than, result, patient=True)
-    return result
-
-
-def days_before(store: Store, older_than: timedelta) -> list[date]:
-    """The days of the archive that are wholly older, the oldest first."""
-    return [day.date for day in ended_days(store, older_than)]
 
 
 def forget(store: Store, size: int) -> int:
@@ -144,13 +128,14 @@ def _logged(failure: str, result: Maintained) -> Iterator[None]:
         result.failed.append(f"{failure}: {error}")
 
 
-def _trim(store: Store, older_than: timedelta, trimmed: Trimmed, *, patient: bool) -> None:
-    """Drop the days that are older. If one can't be dropped, the next ones are tried all the same."""
+def trim(store: Store, older_than: timedelta, trimmed: Trimmed) -> None:
+    """Drop the days that are wholly older, for a moment; export them first, if `archive_export` is set. If a day can't
+    be dropped, the next ones are tried all the same."""
     ends = time.monotonic() + RUN_SECONDS
     for day in ended_days(store, older_than):
         # Only a run that dropped something may ask for another one at once. Otherwise runs would follow each other
         # without end.
-        if trimmed.dropped and not patient and time.monotonic() >= ends:
+        if trimmed.dropped and time.monotonic() >= ends:
             trimmed.more = True
             return
         try:
@@ -162,7 +147,7 @@ def _trim(store: Store, older_than: timedelta, trimmed: Trimmed, *, patient: boo
             log.info("the archive's %s is dropped", day.date)
     # All of them: an earlier run may have died after a drop.
     while store.ask("keep/troubles.sql", most=ROWS_A_BATCH)[0].count >= ROWS_A_BATCH:
-        if not patient and time.monotonic() >= ends:
+        if time.monotonic() >= ends:
             trimmed.more = True
             return
         time.sleep(0.05)

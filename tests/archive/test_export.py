@@ -23,10 +23,10 @@ from outbox_tasks.archive import files as archive_files
 from outbox_tasks.archive.export import export_days
 from outbox_tasks.archive.storage import DayStorage
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.retention import drop_days, maintain
+from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, eventually
-from tests.integration.archived import Archived
+from tests.integration.archived import Archived, drop_days
 from tests.integration.conftest import Command, environment
 
 WEEK = timedelta(days=7)

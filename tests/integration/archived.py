@@ -7,6 +7,8 @@ from typing import Any
 
 from sqlalchemy import Engine, func, literal, literal_column, select, text
 
+from outbox_tasks.operating.retention import Trimmed, alone, trim
+from outbox_tasks.relay.store import Store
 from tests.rows import insert
 from tests.tables import Tables
 
@@ -104,3 +106,13 @@ class Archived:
     def run(self, sql: str) -> None:
         with self.engine.begin() as connection:
             connection.execute(text(sql))
+
+
+def drop_days(store: Store, older_than: timedelta) -> Trimmed:
+    """Drop old days, as maintenance does in several runs."""
+    trimmed = Trimmed(more=True)
+    with alone(store):
+        while trimmed.more:
+            trimmed.more = False
+            trim(store, older_than, trimmed)
+    return trimmed

@@ -24,10 +24,10 @@ from outbox_tasks.errors import DatabaseUnavailable, MaintainedElsewhere
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import days as days_module
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.retention import Trimmed, drop_days, maintain
+from outbox_tasks.operating.retention import Trimmed, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
-from tests.integration.archived import Archived
+from tests.integration.archived import Archived, drop_days
 from tests.integration.conftest import Lease, environment
 
 WEEK = timedelta(days=7)

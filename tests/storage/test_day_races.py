@@ -12,9 +12,9 @@ import pytest
 from outbox_tasks.operating import days as days_module
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.days import days
-from outbox_tasks.operating.retention import drop_days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from tests.integration.archived import drop_days
 from tests.storage.conftest import Box
 
 DAY = 2**32

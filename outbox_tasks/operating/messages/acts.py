@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -95,11 +95,10 @@ class Operator:
         self._settings = database.settings
         self._person = {"person": storable(who), "reason": storable(why)}
 
-    def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None, seconds: float = inf) -> Plan:
-        """Counts the messages that an act would change now, or at an earlier time `until(now)`; for so many seconds."""
+    def plan(self, wanted: Filter, seconds: float = inf) -> Plan:
+        """Counts the messages that an act would change now, for so many seconds."""
         ends = time.monotonic() + seconds
-        now = self._database.ask("act/now.sql")[0].now
-        plan = Plan(until(now) if until else now)
+        plan = Plan(self._database.ask("act/now.sql")[0].now)
         for row in self._walk(wanted, plan.until, counted=True, ends=ends):
             if row is not None:
                 plan.add(row, row.last_error_code)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from math import inf
 from typing import Any, Protocol
 from uuid import UUID
@@ -74,10 +73,9 @@ class Preview:
 def preview(
     database: Database,
     choice: Choice,
-    until: Callable[[datetime], datetime] | None = None,
     seconds: float = inf,
 ) -> Preview:
-    """Look at the messages of a choice. `until` and `seconds`: see `Operator.plan`."""
+    """Look at the messages of a choice. `seconds`: see `Operator.plan`."""
     result = Preview()
     if choice.added is not None:
         result.plan = plan = choice.added.planned(database)
@@ -90,7 +88,7 @@ def preview(
         result.count = sum(state in choice.wanted.states for state in result.states.values())
         destinations = {row.destination for row in rows}
     else:
-        result.plan = plan = Operator(database, "").plan(choice.wanted, until, seconds)
+        result.plan = plan = Operator(database, "").plan(choice.wanted, seconds)
         result.count = plan.count
         destinations = {kind.destination for kind in plan.kinds}
         if choice.wanted.destination is not None:
