@@ -1,8 +1,5 @@
-"""The relay in a Celery app: as its own, which `celery -A outbox_tasks` finds, or inside that of an application.
-
-Nothing of `install` reads the application's configuration. That would load it, and Django's settings, or a module that
-the application names later, may not exist yet. So hooks add everything when Celery itself reads the configuration.
-"""
+"""The relay as its own Celery app, which `celery -A outbox_tasks` finds. `worker.install` adds the relay to an
+application's app."""
 
 from __future__ import annotations
 

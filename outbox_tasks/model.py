@@ -161,9 +161,6 @@ must end in time."""
 UNSETTLED = "unsettled"
 """The code of a message whose send began, and nobody knows how it ended."""
 
-LEASE_EXPIRED = "lease_expired"
-"""The code of a message whose lease ran out before its send began."""
-
 UNKNOWN_DESTINATION = "unknown_destination"
 """A message to a destination that is not configured."""
 

@@ -26,7 +26,7 @@ class Copier:
         self._began = began.isoformat(timespec="seconds")
 
     def copy(self, original: Any) -> dict[str, Any]:
-        """A row of act/replay.sql, of one of find/originals.sql. The same original always has the same copy."""
+        """A row of archive/replay.sql, of one of find/originals.sql. The same original always has the same copy."""
         id, destination, aggregate_id = original.id, self._to or original.destination, original.aggregate_id
         headers = json.loads(original.headers)
         if isinstance(headers, dict):  # else the relay says what is wrong with it

@@ -55,7 +55,7 @@ class Broker:
         """How many calls in a row failed slowly."""
         self._spared_until = 0.0
         self._full = {CLAIM_QUEUE, DRAIN_QUEUE}
-        """The queues in which enough tasks may wait already."""
+        """The queues that were full at the last look, or were never looked at."""
         self._looked_at = -inf
 
     def check(self) -> None:
@@ -114,8 +114,9 @@ class Broker:
         return self._wake(DRAIN_QUEUE, 10, DRAIN_TASK, destination)
 
     def _wake(self, queue: str, most: int, name: str, *arguments: str) -> bool:
-        """Send a task, unless `most` wait in its queue. If fewer waited after the last send, this task is sent without
-        a look first: a round trip earlier. So each process may send one task that is not needed."""
+        """Send a task, unless `most` wait in its queue. A queue that was full is looked at before the send. Others get
+        the task at once, and are looked at afterwards: that saves a round trip, and costs each process at most one
+        task that is not needed."""
         with self.producer() as producer:
             if queue in self._full and queue_length(producer, queue) >= most:
                 return False

@@ -1,1 +1,2 @@
-"""The source side of a feed: the table `outbox_feed` in an application's own database, as the relay sees it."""
+"""Feeds: `writer` writes rows into an application's own database. `source` and one module a dialect read them there.
+`bridge` copies them into the relay's tables, in the task of `task`."""

@@ -41,7 +41,7 @@ class Bridged:
     """What a run did."""
 
     taken: bool = True
-    """Whether it had the lease: another bridge has it, or the source failed just now."""
+    """False: another bridge has the lease, or the source failed just now."""
     copied: int = 0
     dead: int = 0
     more: bool = False
@@ -114,6 +114,7 @@ def _copy(
             if len(rows) == 1:
                 refused = unreadable(rows[0], feed, error.diag.message_primary or str(error))
                 return _write(feeds, feed, token, [refused], bridged, clean=clean)
+    # Too large for one statement, or PostgreSQL refused one of these rows: halve them until that row is alone.
     first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     if not _copy(feeds, feed, token, first, settings, bridged, clean=clean):
         return False

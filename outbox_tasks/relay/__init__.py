@@ -2,7 +2,8 @@
 
 A message's way, with the file of each step:
 
-1. `writing/` inserts it, in the application's transaction: a row of `outbox_messages`, and one of `outbox_ready`.
+1. `writing/` inserts it, in the application's transaction: a row of `outbox_messages`, and one of `outbox_ready`
+   (of `outbox_waiting`, if it is due later and has no key).
 2. A nudge after the commit, or beat, starts the claim task: `worker/claim_task.py`.
 3. `claim.py` looks what is due. Of few messages each becomes a single, with a lease of its own; of many, drains get
    slots. `broker/broker.py` sends the tasks.

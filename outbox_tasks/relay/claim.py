@@ -66,7 +66,7 @@ def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Ta
     began = time.monotonic()
     if store.settings.destinations:
         _fan_out(store, send, queued, pace, tally)
-        if store.keep_house():  # something else is due by that
+        if store.keep_house():  # leases or waits that are over have made messages due
             _fan_out(store, send, queued, pace, tally)
     if pace.buries():
         _bury(store, tally)
@@ -203,7 +203,8 @@ def _probes(store: Store, due: Sequence[Due]) -> dict[str, Share]:
     granted = store.traffic.probe(tokens)
     shares = {}
     for row in due:
-        if (token := tokens[row.destination]) and row.destination in granted:
+        if row.destination in granted:
+            token = tokens[row.destination]
             if row.fresh:
                 shares[row.destination] = Share(0, 0, PROBE_REACH, token)
             elif row.free or row.alone:

@@ -22,7 +22,8 @@ def publish(
     *,
     by_celery: bool = False,
 ) -> Settled | None:
-    """Send a single. None: its lease is not ours any more, or its destination gets nothing now; then it is given back.
+    """Send a single. None: the lease is not ours any more, or the destination gets nothing now. Then the lease is given
+    back, which changes nothing if it is not ours.
 
     Raises `DatabaseUnavailable` if the send could not begin, or could not be settled.
     """

@@ -103,7 +103,7 @@ class PipeSettings(BaseModel):
 
     @property
     def native_retry_max(self) -> float:
-        """Waits up to this are Celery's own retry; longer ones go back to the table."""
+        """Waits up to this, and the random quarter beyond, are Celery's own retry; longer ones go back to the table."""
         return min(60.0, self.queue_lease)
 
     @property

@@ -39,7 +39,7 @@ DIALECTS = ("postgresql",)
 """The dialects of the relay's own tables."""
 
 FEEDS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
-"""For each dialect that can have feeds, the folder of its own verbs in `feed/`."""
+"""For each dialect that can have feeds, the folder of its own verbs in `feeds/sql/`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Statement:
 
 
 def source(name: str) -> str:
-    """The text of a file of this folder, such as `claim/take.sql`, or of a satellite's folder `sql`: `feeds/take.sql`.
+    """The text of a file of this folder, such as `claim/due.sql`, or of a satellite's folder `sql`: `feeds/take.sql`.
     Included files are in it."""
     folder, _, verb = name.partition("/")
     return _text(f"{folder}/sql/{verb}" if files("outbox_tasks").joinpath(folder, "sql").is_dir() else f"sql/{name}")

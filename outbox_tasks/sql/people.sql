@@ -13,7 +13,7 @@ BEGIN
 END
 $$;
 
--- The messages that consumers have taken in the last days. A database that had a feed has this table: see feed/.
+-- The messages that consumers have taken in the last days. A database that had a feed has this table: see feeds/sql/.
 CREATE TABLE IF NOT EXISTS outbox_inbox (
   consumer    text NOT NULL,
   message_id  text NOT NULL,

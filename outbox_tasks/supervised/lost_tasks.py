@@ -143,8 +143,7 @@ class LostTasks:
                 self._end(destination, row.queue, empty_at[row.queue], BEGIN_SECONDS, f"queue {row.queue} is empty")
             empty_at[row.queue] = row.now
         # If nobody knows how many tasks workers hold, each queue that is not empty counts as long: such brokers keep
-        # their tasks.
-        # so many tasks, or a tenth, may be on their way from the queue to their runs
+        # their tasks. Otherwise 20 tasks, or a tenth, may be on their way from the queue to their runs.
         expected = row.count - max(20, row.count // 10) if held is not None else 1
         if row.ending and waiting and waiting + (held or 0) >= expected:
             waits = {"soon": LOOKS_AHEAD * self._every, "within": destination.confirm_within}

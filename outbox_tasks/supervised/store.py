@@ -98,7 +98,7 @@ class Runs(Database):
         return {row.id for row in self.ask("supervised/lose.sql", run=json.dumps([run._asdict() for run in runs]))}
 
     def done(self, run: Run, following: Sequence[Row] = (), returned: Mapping[str, Any] | None = None) -> bool:
-        """The task has run. `following`: messages to write in the same transaction. `returned`: see run/end.sql."""
+        """The task has run. `following`: messages to write in the same transaction. `returned`: see its SQL file."""
         return self._ended("supervised/end.sql", run, following, returned or {}, soon=True)
 
     def discard(self, run: Run, code: str, error: str) -> bool:

@@ -112,8 +112,8 @@ def _check(name: str, message: Any) -> None:
         _need(keywords.keys() <= {"more"}, "its keywords")
         _need_name(destination)
         _need(bool(IS_ID(token)), "its lease")
-        message = IS_ID(headers["id"]) and type(attempt) is int and 0 <= attempt < 2**31 and isinstance(event_type, str)
-        _need(bool(message), "its message")
+        is_attempt = type(attempt) is int and 0 <= attempt < 2**31
+        _need(bool(IS_ID(headers["id"])) and is_attempt and isinstance(event_type, str), "its message")
     elif name == DRAIN_TASK:
         destination, *tokens = arguments
         _need(not keywords and len(tokens) <= 1 and all(map(IS_ID, tokens)), "its slot")

@@ -48,7 +48,8 @@ def add_publish(resources: Resources, common: dict[str, Any]) -> None:
                 by_celery=resources.tasks_may_wait,
             )
         except DatabaseUnavailable as error:
-            # If its send has not begun, it may within its lease; else the next try finds that it has.
+            # If the begin was lost, the retry can still begin, within the lease. If the settle was lost, the retry
+            # finds that the send has begun, and ends: the lease brings the message back.
             raise self.retry(exc=error, countdown=backoff(resources.settings, self.request.retries + 1)) from error
         if more or (published is not None and published.more):
             wake_claim(resources)
@@ -80,6 +81,7 @@ def _conclude(task: Task, resources: Resources, verdict: Verdict) -> str:
         case Step.DEAD:
             raise DeadLetter(id=message.id, attempt=message.attempts, code=verdict.code, error=verdict.error)
         case Step.LATER | Step.OUTAGE:
+            # Nothing is sent: the table brings the message back. The exception lets Celery and Flower show a retry.
             raise Retry(f"{verdict.code}", when=verdict.wait)
         case Step.RETRY:
             return _retry(task, resources, verdict)

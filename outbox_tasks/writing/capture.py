@@ -36,7 +36,7 @@ _target_of_app: WeakKeyDictionary[Celery, Callable[[], Target | None]] = WeakKey
 
 
 class Supervised(Protocol):
-    """A supervised task that runs in this context: see the room `running`."""
+    """A supervised task that runs in this context: see `supervised.run.SupervisedRun`."""
 
     def target_of(self, task_id: str | None, parent_id: str | None) -> Target | None:
         """Where a message goes that the worker sends; None: to the broker."""

@@ -18,7 +18,7 @@ DJANGO = "pyformat"
 
 class Verb(NamedTuple):
     """A file of `outbox_tasks/sql/`, and the schema of the tables; None: those that the connection finds. Where it runs
-    in all dialects with feeds, `feed` is the name of the file that each folder of `sql/feed/` has for it."""
+    in all dialects with feeds, `feed` is the name of the file that each folder in `feeds/sql/` has for it."""
 
     file: str
     schema: str | None

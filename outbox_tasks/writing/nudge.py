@@ -63,7 +63,7 @@ class _Call(NamedTuple):
 Calls = SimpleQueue[_Call]
 
 END = _Call(lambda: False, CLAIM, inf)
-"""The program ends: nothing is asked for after this."""
+"""The program ends. It is never ready: once it alone waits, all nudges from before the end have been sent."""
 
 
 class Nudge:

@@ -259,7 +259,7 @@ class _OfDjango(Transaction):
         if (block := block_of_test(self._connection)) is not None:
             return block
         stand_in = _Opened()
-        self._connection.on_commit(partial(id, stand_in))  # Django drops this when the transaction ends, either way
+        self._connection.on_commit(partial(id, stand_in))  # keeps `stand_in` alive: Django forgets callbacks at the end
         return stand_in
 
 

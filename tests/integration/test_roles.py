@@ -64,7 +64,7 @@ STATEMENTS = {
         keep/drop keep/forget keep/turn report/beat report/stopped report/tally report/timeline testing/take""",
     "relay operator": """
         act/begun_by act/discard act/end act/one act/redrive act/renew act/take act/try
-        audit/about audit/changed audit/close audit/former audit/latest claim/probe claim/suspects
+        audit/about audit/changed audit/former audit/latest claim/probe claim/suspects
         claim/wake deliver/begin deliver/sent keep/troubles supervised/handed_over
         traffic/metered traffic/meters traffic/recovered traffic/tripped traffic/try_now traffic/unspent
         traffic/untried""",
@@ -75,7 +75,7 @@ STATEMENTS = {
         report/course report/heartbeats report/lately
         traffic/limits traffic/processes traffic/states""",
     "operator": """
-        act/begin act/edit archive/replay audit/limit audit/open audit/pause audit/resume audit/unlimit""",
+        act/begin act/edit archive/replay audit/limit audit/pause audit/resume audit/unlimit""",
 }
 """The files of `sql/`, by the roles that may run them."""
 

@@ -6,7 +6,7 @@
 -- clean: all that was noted before is deleted at the source.
 WITH seen AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:row::json) AS r(number bigint, id text, messages json)
-), span AS MATERIALIZED (  -- whose upper end is beyond the last number: there is none beyond the highest
+), span AS MATERIALIZED (  -- int8range stores its upper end as the last number + 1, which the highest number has not
   SELECT int8range(least(min(number), top), least(max(number), top), '[]') AS seen
   FROM seen CROSS JOIN (VALUES (9223372036854775806)) AS highest(top) GROUP BY top
 ), known AS MATERIALIZED (

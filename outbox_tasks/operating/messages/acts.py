@@ -7,7 +7,6 @@ import hashlib
 import json
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -162,14 +161,6 @@ class Operator:
         if tried:
             wake(self._settings)
         return tried
-
-    @contextmanager
-    def audited(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Record in the audit what is done in this context; at its end, also what was added to `facts`."""
-        opened = {**self._person, "action": action, "target": None, "facts": json.dumps(facts)}
-        entry = self._database.ask("audit/open.sql", **opened)[0].seq
-        yield facts
-        self._database.ask("audit/close.sql", entry=entry, found=json.dumps(facts))
 
     def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
         """Replace the `former` payload of a dead letter. Returns the entry of the audit.

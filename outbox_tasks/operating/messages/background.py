@@ -111,7 +111,7 @@ class Runner:
         if not entries:
             entries = self._database.ask("act/begun_by.sql", token=token)
             if entries[0].form not in (form, None):
-                begun = f"this form has begun act {entries[0].entry} already, which is another one"
+                begun = f"this request has begun act {entries[0].entry} already, which is another one"
                 raise ActConflict(reason=f"{begun}. Begin with a new preview")
         if wake:
             self.wake()
@@ -237,7 +237,7 @@ class Runner:
             "running": list(self._running),
             "only": self._only,
             "place": self._database.settings.database_schema,
-            "size": max(0, 20 - len(self._running)),  # more acts at once wait,
+            "size": max(0, 20 - len(self._running)),  # further acts wait for their turn
         }
         for row in self._database.ask("act/take.sql", **values):
             # Read only now: the former process may have done a batch while we took the lease.

@@ -1,4 +1,5 @@
-"""Where a process goes on reading: what no take need read again, however old a snapshot keeps its dead rows.
+"""Where a process goes on reading. Rows that were taken stay in the index as long as an old snapshot may see them. Each
+take begins behind these rows, and does not pass them again.
 
 All this is only a shortcut, in the memory of one process. Once in `FROM_FRONT_SECONDS` everything is read from the
 front again: that finds what was put back by a take that did not end.

@@ -98,8 +98,9 @@ WITH lease AS MATERIALIZED (
   GROUP BY key HAVING bool_or(more) AND NOT bool_and(stops) RETURNING due
 ), recovered AS (
   \ir parts/recovered.sql
-  AND EXISTS (SELECT FROM ours WHERE step IN ('sent', 'handed') OR step = 'discarded' AND code <> 'superseded')  -- which was not sent
-), longer AS (  -- Keys that a run has. No take writes into their rows again, so a transaction at REPEATABLE READ can end the run.
+  AND EXISTS (SELECT FROM ours WHERE step IN ('sent', 'handed') OR step = 'discarded' AND code <> 'superseded')  -- a superseded message was not sent
+), more_held AS (  -- Notes on each key that a run keeps that more of it is held. So later takes need not change the key's row, and
+  -- an application's transaction at REPEATABLE READ can free it without a serialization failure.
   UPDATE :schema.outbox_keys k SET more = true, first = least(k.first, b.first)
   FROM (SELECT key, min(seq) AS first FROM ours
         WHERE step IN ('handed', 'later', 'outage', 'behind') AND key IS NOT NULL AND keeps GROUP BY key) AS b

@@ -1,6 +1,6 @@
 -- The sessions that hold an advisory lock of this outbox, though their role has no right on the outbox: anybody who may connect
 -- can take such a lock. Returns pid, role, application, age (of the session's transaction; null: it has none, or we may not see
--- it), what (waits for the lock). place: the schema, as in claim/alone.sql; destinations: JSON texts.
+-- it), what (waits for the lock). place: the schema, as in keep/alone.sql; destinations: JSON texts.
 WITH ours AS (
 \ir parts/ours.sql
 ), place AS (

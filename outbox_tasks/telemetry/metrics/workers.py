@@ -31,7 +31,7 @@ CODES_AT_MOST = 40
 number of codes."""
 
 CAUSES = ("unsettled", "lease_expired", "not_started", "worker_lost")
-"""Why a lease ran out: see claim/expire.sql and run/expire.sql."""
+"""Why a lease ran out: see claim/expire.sql and supervised/expire.sql."""
 
 ARRIVED = (Step.SENT, Step.HANDED)
 
