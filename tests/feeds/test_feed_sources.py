@@ -48,7 +48,7 @@ class TestLook:
         self, place: Place, source: Source, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         writer = place.connect()
-        monkeypatch.setattr(f"{type(source).__module__}.ENOUGH", 10_000)
+        monkeypatch.setattr(f"{type(source).__module__}.LOOK_BYTES", 10_000)
         written = [place.write(writer, message=1000 * "x") for _ in range(300)]
         writer.commit()
         found = source.look(1000)
@@ -129,8 +129,8 @@ class TestLook:
     def test_of_a_very_large_message_it_reads_the_beginning(
         self, place: Place, source: Source, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(f"{type(source).__module__}.LARGEST", 1_000_000)
-        monkeypatch.setattr(f"{type(source).__module__}.ENOUGH", 1_500_000)
+        monkeypatch.setattr(f"{type(source).__module__}.MESSAGE_BYTES", 1_000_000)
+        monkeypatch.setattr(f"{type(source).__module__}.LOOK_BYTES", 1_500_000)
         writer = place.connect()
         for letter in "abc":
             place.write(writer, message=1_000_001 * letter)

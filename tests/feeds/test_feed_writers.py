@@ -124,12 +124,11 @@ class TestEveryKindOfSession:
                 super().__call__(after, target)
 
         driven.outbox._writer.nudge = Recorded(woken.extend)
-        for end, outer in (("undo", "commit"), ("release", "rollback")):
-            driven.begin()
-            driven.savepoint()
-            driven.publish(Message("order.created", {}))
-            getattr(driven, end)()
-            getattr(driven, outer)()
+        driven.begin()
+        driven.savepoint()
+        driven.publish(Message("order.created", {}))
+        driven.release()
+        driven.rollback()
         assert asked == []
         driven.begin()
         driven.publish(Message("order.created", {}), Message("order.created", {}))
