@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from sqlalchemy import Engine, MetaData, Table
+from sqlalchemy.sql import quoted_name
 
 NAMES = {"messages": "outbox_at_work"}
 """Where an attribute is not the name of its table without `outbox_`."""
@@ -19,7 +20,8 @@ class Tables:
     def __getattr__(self, name: str) -> Table:
         if name.startswith("_"):
             raise AttributeError(name)
-        return _table(self._engine, NAMES.get(name, f"outbox_{name}"), self._schema)
+        schema = self._schema and quoted_name(self._schema, True)
+        return _table(self._engine, NAMES.get(name, f"outbox_{name}"), schema)
 
 
 _columns: dict[str, Table] = {}
