@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 from outbox_tasks.database.activity import LATE_SECONDS, SERVER
@@ -118,3 +121,16 @@ class Heartbeats:
 def longest_pause(settings: Settings) -> float:
     """Seconds between two claims, or two ticks of beat, after which they count as stopped."""
     return max(LATE_SECONDS, 10 * settings.claim_interval)
+
+
+def facts_of(consumer: Any, queues: Iterable[str]) -> dict[str, Any]:
+    """What the heartbeats of a worker say of it, as it starts. `queues`: those that its heartbeats are about."""
+    return {
+        "queues": sorted(queues),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "pool": type(consumer.pool).__module__.rpartition(".")[2],
+        "concurrency": consumer.pool.num_processes,
+        "version": version("outbox-tasks"),
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }

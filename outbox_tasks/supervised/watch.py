@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import ref
@@ -30,6 +27,7 @@ from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.database.engine import PIPE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import content
+from outbox_tasks.operating.heartbeats import facts_of
 from outbox_tasks.supervised.run import Copy
 from outbox_tasks.supervised.store import Received, Run, Runs
 from outbox_tasks.supervised.supervisor import AWAY, Supervisor
@@ -157,15 +155,7 @@ class Watch:
         if sender.app is not self._app or self._thread is not None:
             return
         self._consumer = sender
-        facts = {
-            "queues": sorted(sender.app.amqp.queues.consume_from),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "pool": type(sender.pool).__module__.rpartition(".")[2],
-            "concurrency": sender.pool.num_processes,
-            "version": version("outbox-tasks"),
-            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        }
+        facts = facts_of(sender, sender.app.amqp.queues.consume_from)
         self._heartbeat = {"name": f"{sender.hostname} (tasks)", "kind": "tasks", "ago": 0.0, "facts": facts}
         self._thread = threading.Thread(target=self._run, name="outbox-runs", daemon=True)
         self._thread.start()

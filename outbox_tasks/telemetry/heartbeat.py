@@ -7,12 +7,8 @@ and a slow database never holds up the loop.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import threading
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 from celery import signals
@@ -22,6 +18,7 @@ from outbox_tasks.broker.names import ALL_QUEUES
 from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import OutboxError
+from outbox_tasks.operating.heartbeats import facts_of
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import logger
 from outbox_tasks.worker.liveness import TICK_SECONDS, Liveness
@@ -55,15 +52,7 @@ class HeartbeatStep(ConsumerStep):
 
 
 def _facts(consumer: Any) -> dict[str, Any]:
-    return {
-        "queues": sorted(set(consumer.app.amqp.queues.consume_from) & set(ALL_QUEUES)),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "pool": type(consumer.pool).__module__.rpartition(".")[2],
-        "concurrency": consumer.pool.num_processes,
-        "version": version("outbox-tasks"),
-        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
+    return facts_of(consumer, set(consumer.app.amqp.queues.consume_from) & set(ALL_QUEUES))
 
 
 class Heartbeat:
