@@ -91,7 +91,7 @@ class Report:
         yield "Messages that met trouble on their way, and were tried again", self.retried
         yield "Messages found at the destination", self.delivered
         yield "Sent twice: the destination had taken them, and its answer was lost", self.duplicates - self.after_kill
-        yield f"Sent twice: the killed worker had sent them ({self.killed or 0:,} were in its hands)", self.after_kill
+        yield f"Sent twice: by the killed worker, too (messages in its hands: {self.killed or 0:,})", self.after_kill
         yield "Can never be delivered: kept as dead letters", self.dead
         yield "Lost", self.lost
         yield "Rolled back, yet delivered", self.ghosts

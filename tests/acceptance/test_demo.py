@@ -143,7 +143,7 @@ def test_people_read_what_happened_and_the_verdict() -> None:
     good = report()
     assert (good.problems, good.not_shown) == ([], [])
     assert (good.p50_ms, good.p99_ms, good.per_second, good.retried) == (100.0, 500.0, 1.5, 2)
-    assert re.search(r"its answer was lost +2\n.*\(5 were in its hands\) +1\n", shown(good))
+    assert re.search(r"its answer was lost +2\n.*\(messages in its hands: 5\) +1\n", shown(good))
     assert "✓ Nothing was lost" in shown(good)
 
 
