@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outbox_tasks.errors import OutboxError
-    from outbox_tasks.inbox import Inbox
     from outbox_tasks.model import LeasedMessage, Message, Outcome
     from outbox_tasks.outbox import Outbox
     from outbox_tasks.settings import Settings
     from outbox_tasks.settings.destination import Destination
+    from outbox_tasks.writing.inbox import Inbox
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 
 _HOMES = {
     "Destination": "settings.destination",
-    "Inbox": "inbox",
+    "Inbox": "writing.inbox",
     "LeasedMessage": "model",
     "Message": "model",
     "Outbox": "outbox",

@@ -19,12 +19,12 @@ from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
 from outbox_tasks.broker import stamp
+from outbox_tasks.broker.internals import keep_redis_client, redis_length
 from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK, queues_of
 from outbox_tasks.broker.pinned import PATIENCE, transport_options, trouble
 from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.tls import own_connection
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
-from outbox_tasks.internals import keep_redis_client, redis_length
 from outbox_tasks.model import DrainAsked, Single
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import one_line, redacted, said, without_secrets

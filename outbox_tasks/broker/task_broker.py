@@ -13,10 +13,10 @@ import amqp
 from kombu import Producer
 
 from outbox_tasks.broker.broker import queue_length
+from outbox_tasks.broker.internals import redis_first, redis_unacked
 from outbox_tasks.broker.names import CANARY
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.internals import redis_first, redis_unacked
 from outbox_tasks.model import RUN_HEADER
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination

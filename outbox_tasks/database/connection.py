@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, Executable, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.engine import NETWORK_SECONDS, PIPE, migrating_engine, relay_engine
 from outbox_tasks.database.patient import NoAnswer, Patient
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where

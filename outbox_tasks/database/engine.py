@@ -13,7 +13,7 @@ from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import FIRST_TIME, LAST_TIME

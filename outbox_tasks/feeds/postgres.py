@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.feeds.source import LOOK_BYTES, MESSAGE_BYTES, Row, Source
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.tables import statements
 from outbox_tasks.text import redacted, said, without_secrets

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from sqlalchemy import URL
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.feeds.source import LOOK_BYTES, MESSAGE_BYTES, Row, Source
 

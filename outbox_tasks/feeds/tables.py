@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 
 FILES = ("inbox.sql", "feed.sql")
 """What an application in Python needs."""

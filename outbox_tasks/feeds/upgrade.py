@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.feeds.tables import statements
 from outbox_tasks.migrations.connections import DjangoConnection, runner
 

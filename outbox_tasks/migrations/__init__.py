@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.engine.mock import MockConnection
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.rights import HIDDEN, RELATIONS, Kind, functions, rights
 from outbox_tasks.database.schema import VERSION, quoted, where
 from outbox_tasks.errors import (

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, text
 from sqlalchemy.util import await_only
 
-from outbox_tasks.sql import DIALECTS, check_dialect
+from outbox_tasks.database.sql import DIALECTS, check_dialect
 
 
 class DjangoConnection(Protocol):

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from celery import current_app
 
-from outbox_tasks.internals import block_of_test
 from outbox_tasks.model import LeasedMessage, Outcome, Step
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
@@ -20,6 +19,7 @@ from outbox_tasks.testing.matching import Wanted, explained
 from outbox_tasks.testing.messages import SeenMessage, StoredTask
 from outbox_tasks.testing.store import ProbeMisused, ProbeStore, seen_within
 from outbox_tasks.writing.eager import eager
+from outbox_tasks.writing.internals import block_of_test
 
 COMMITTED = "Only committed messages are seen here; for others there is outbox.within(session)."
 OPEN = "Messages of an AsyncSession are written, and seen, when it commits."

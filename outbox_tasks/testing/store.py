@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.schema import Tables, qualified
 from outbox_tasks.errors import OutboxError, SchemaMissing

@@ -12,9 +12,9 @@ from celery.utils.functional import firstmethod
 from kombu import Exchange
 
 from outbox_tasks.broker.broker import FAILED_AT_ONCE_SECONDS, Broker, queue_length
+from outbox_tasks.broker.internals import limit_only_tasks
 from outbox_tasks.broker.names import BY_BEAT, WAIT
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.internals import limit_only_tasks
 
 log = logging.getLogger(__name__)
 

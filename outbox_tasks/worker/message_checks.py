@@ -17,8 +17,8 @@ from typing import Any
 
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from outbox_tasks.broker.internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.broker.names import ALL_QUEUES, DRAIN_TASK, FEED_TASK, PUBLISH_TASK, TASKS, WAIT
-from outbox_tasks.internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.worker.resources import ConsumerStep
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from celery import bootsteps
 from celery.platforms import EX_FAILURE
 
 from outbox_tasks.broker.broker import FAILED_AT_ONCE_SECONDS
-from outbox_tasks.internals import (
+from outbox_tasks.broker.internals import (
     close_redis_in_pool,
     set_connect_waits,
     wrap_event_publish,

@@ -11,8 +11,8 @@ from typing import Any
 from celery import Celery, beat, signals
 from celery.schedules import schedule
 
+from outbox_tasks.broker.internals import wrap_tick
 from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, FEED_TASK, MAINTAIN_TASK
-from outbox_tasks.internals import wrap_tick
 from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, Settings
 
 log = logging.getLogger(__name__)

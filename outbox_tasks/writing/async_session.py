@@ -24,7 +24,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from outbox_tasks.errors import PublishedTooLate, UnsupportedSession
-from outbox_tasks.internals import as_if_flushing
+from outbox_tasks.writing.internals import as_if_flushing
 
 WAKE = "outbox_tasks.wake"
 """Key of `Session.info`: the nudges to call after the next commit, as keys of a dict."""

@@ -20,11 +20,11 @@ from celery.canvas import Signature
 from celery.result import AsyncResult
 
 from outbox_tasks.errors import UncapturableTask
-from outbox_tasks.internals import sends_what_follows, wrap_calls
 from outbox_tasks.model import Message
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
 from outbox_tasks.writing.blocks import block, check_outside, current
+from outbox_tasks.writing.internals import sends_what_follows, wrap_calls
 from outbox_tasks.writing.record import AppView, Target, recording
 from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
 

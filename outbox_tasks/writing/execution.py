@@ -1,4 +1,4 @@
-"""Executes the verbs of `outbox_tasks/sql/` in the application's transactions."""
+"""Executes the verbs of `outbox_tasks/database/sql/` in the application's transactions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from sqlalchemy import Connection
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.errors import Autocommit
-from outbox_tasks.internals import is_heard, raise_as_sqlalchemy
+from outbox_tasks.writing.internals import is_heard, raise_as_sqlalchemy
 
 DJANGO = "pyformat"
 """The style of parameters that Django takes for each database."""
 
 
 class Verb(NamedTuple):
-    """A file of `outbox_tasks/sql/`, and the schema of the tables; None: those that the connection finds. Where it runs
-    in all dialects with feeds, `feed` is the name of the file that each folder in `feeds/sql/` has for it."""
+    """A file of `database/sql/`, and the schema of the tables; None: those that the connection finds. Where it runs in
+    all dialects with feeds, `feed` is the name of the file that each folder in `feeds/sql/` has for it."""
 
     file: str
     schema: str | None

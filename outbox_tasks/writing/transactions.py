@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, RightsMissing, SchemaMissing, UnsupportedSession
-from outbox_tasks.internals import block_of_test, can_await
 from outbox_tasks.settings.django_project import name_in_tests
 from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, write_out_to
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
+from outbox_tasks.writing.internals import block_of_test, can_await
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session

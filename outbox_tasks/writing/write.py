@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from uuid import UUID
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Message, sibling

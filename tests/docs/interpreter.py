@@ -20,7 +20,13 @@ from typing import Any, Self
 
 import psycopg
 
-IMPORTED = ["outbox_tasks.outbox", "outbox_tasks.inbox", "outbox_tasks.relay.store", "psycopg", "sqlalchemy.orm"]
+IMPORTED = [
+    "outbox_tasks.outbox",
+    "outbox_tasks.writing.inbox",
+    "outbox_tasks.relay.store",
+    "psycopg",
+    "sqlalchemy.orm",
+]
 """None of them reads the environment."""
 
 context = multiprocessing.get_context("forkserver")

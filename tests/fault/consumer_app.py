@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from outbox_tasks.database.engine import engine_url
-from outbox_tasks.inbox import Inbox
+from outbox_tasks.writing.inbox import Inbox
 
 SCHEMA = os.environ["OUTBOX_DATABASE_SCHEMA"]
 

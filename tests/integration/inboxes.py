@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sess
 from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlmodel import Session as SQLModelSession
 
-from outbox_tasks.inbox import Inbox
+from outbox_tasks.writing.inbox import Inbox
 from tests.integration.sessions import configure_django
 
 Begin = Callable[[Engine], AbstractContextManager[Any]]

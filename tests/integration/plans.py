@@ -11,7 +11,7 @@ from typing import Any
 from psycopg.sql import SQL, Literal
 from sqlalchemy.sql import ClauseElement, Executable
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.relay.store import Store
 
 Plan = list[dict[str, Any]]

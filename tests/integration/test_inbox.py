@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks.errors import Autocommit, InboxMisused, NotInTransaction, SchemaMissing
-from outbox_tasks.inbox import Inbox
+from outbox_tasks.writing.inbox import Inbox
 from tests.conftest import Rows, eventually
 from tests.integration.inboxes import KINDS, Inboxes, in_django
 from tests.integration.sessions import configure_django
@@ -175,7 +175,7 @@ class TestOnce:
         with pytest.raises(LookupError):
             charge(7, fail=True)
         assert (effects.made(), inboxes.marks()) == ([], [])
-        with caplog.at_level(logging.INFO, "outbox_tasks.inbox"):
+        with caplog.at_level(logging.INFO, "outbox_tasks.writing.inbox"):
             assert [charge(7), charge(7), charge(order=8)] == ["charged", None, "charged"]
         assert (effects.made(), inboxes.marks()) == ([7, 8], [("billing", "order:7"), ("billing", "order:8")])
         assert caplog.messages == ["billing has taken message order:7 before; it is a duplicate and was skipped"]
@@ -202,7 +202,7 @@ class TestOnce:
                 assert (effects.made(), inboxes.marks()) == ([], [])
                 return [await charge(7), await charge(7)]
 
-        with caplog.at_level(logging.INFO, "outbox_tasks.inbox"):
+        with caplog.at_level(logging.INFO, "outbox_tasks.writing.inbox"):
             assert asyncio.run(work()) == ["charged", None]
         assert (effects.made(), inboxes.marks()) == ([7], [("billing", "order:7")])
         assert caplog.messages == ["billing has taken message order:7 before; it is a duplicate and was skipped"]

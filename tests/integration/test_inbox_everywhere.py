@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from outbox_tasks.errors import NotInTransaction
-from outbox_tasks.inbox import Inbox
 from outbox_tasks.migrations import upgrade_feed
+from outbox_tasks.writing.inbox import Inbox
 from tests.conftest import eventually
 from tests.feeds.places import DIALECTS, Place, own_place
 from tests.integration import inboxes

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION

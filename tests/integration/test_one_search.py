@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.model import sibling, uuid7
 from outbox_tasks.operating.messages import search as module

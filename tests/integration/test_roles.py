@@ -17,7 +17,8 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from outbox_tasks import Inbox, Outbox, Settings, sql
+from outbox_tasks import Inbox, Outbox, Settings
+from outbox_tasks.database import sql
 from outbox_tasks.database.rights import Kind
 from outbox_tasks.errors import RightsMissing
 from outbox_tasks.operating.messages.background import Runner

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import psycopg
 from sqlalchemy import update
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup

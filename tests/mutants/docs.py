@@ -29,7 +29,7 @@ FAULTS = [
         "The page promises a problem to status and health that only the doctor finds.",
     ),
     Fault(
-        "docs/architecture.md", "inbox · relay ", "operating · relay ", PAGES,
+        "docs/architecture.md", "destinations · migrations · writing ", "destinations · relay · writing ", PAGES,
         "The map shows a room on another floor than the import rules.",
     ),
     Fault(

@@ -2,7 +2,7 @@
 
 from tests.mutants import Fault
 
-ROOM, SQL = "outbox_tasks/operating", "outbox_tasks/sql"
+ROOM, SQL = "outbox_tasks/operating", "outbox_tasks/database/sql"
 PROBLEMS = "tests/unit/test_problems.py"
 STATUS = "tests/unit/test_destination_status.py"
 WORKERS = "tests/integration/test_problems_workers.py"

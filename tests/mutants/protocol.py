@@ -3,7 +3,7 @@
 from tests.mutants import Fault
 
 STORAGE = "tests/storage/test_keys.py tests/storage/test_drain.py tests/supervised/test_verbs.py"
-SQL = "outbox_tasks/sql"
+SQL = "outbox_tasks/database/sql"
 MOVES = "tests/integration/test_transitions.py"
 
 FAULTS = [

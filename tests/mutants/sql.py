@@ -2,7 +2,7 @@
 
 from tests.mutants import Fault
 
-SQL = "outbox_tasks/sql/"
+SQL = "outbox_tasks/database/sql/"
 CLAIM, DELIVER, TRAFFIC = SQL + "claim/", SQL + "deliver/", SQL + "traffic/"
 SETTLE, BEGIN, TRIPPED, KEYS = DELIVER + "settle.sql", DELIVER + "begin.sql", TRAFFIC + "tripped.sql", SQL + "keys.sql"
 

@@ -5,7 +5,7 @@ from tests.mutants import Fault
 ROOM = "outbox_tasks/telemetry"
 ALERTS, COUNTERS = "tests/integration/test_alerts.py", "tests/integration/test_counters.py"
 METRICS, LOGS = "tests/unit/test_metrics.py", "tests/unit/test_logs.py tests/unit/test_shown.py"
-COMPARE = "outbox_tasks/sql/alert/compare.sql"
+COMPARE = "outbox_tasks/database/sql/alert/compare.sql"
 
 FAULTS = [
     Fault(f"{ROOM}/counters.py", "counts.clear()", "pass", COUNTERS, "counts are written twice after a failure"),
@@ -34,7 +34,7 @@ FAULTS = [
           "a problem is over because the list only counts it"),
     Fault(COMPARE, "FROM found WHERE NOT found.is_root AND", "FROM found WHERE found.is_root AND", ALERTS,
           "a problem is over when another one explains it"),
-    Fault("outbox_tasks/sql/alert/posted.sql", " AND a.told_at <= :told_at::timestamptz", "", ALERTS,
+    Fault("outbox_tasks/database/sql/alert/posted.sql", " AND a.told_at <= :told_at::timestamptz", "", ALERTS,
           "what was told during a post is not posted"),
     Fault(f"{ROOM}/metrics/workers.py", "LOST if verdict.step is Step.STALE and verdict.sent else",
           "LOST if verdict.step is Step.STALE else", METRICS, "what was never sent counts as lost"),

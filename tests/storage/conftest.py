@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, make_tables, own_schema

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.engine import PLANNING
 from tests.storage.conftest import Box
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from tests.storage.conftest import Box, own_box
 from tests.verbs import VERBS
 

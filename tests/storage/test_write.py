@@ -18,7 +18,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.model import MAX_HEADER_BYTES
 from tests.conftest import eventually
 from tests.integration.sessions import configure_django

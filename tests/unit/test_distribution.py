@@ -57,7 +57,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     notes = f"outbox_tasks-{outbox_tasks.__version__}.dist-info/"
     ours = {name for name in files if not name.startswith(notes)}
     assert ours == of_the_checkout("outbox_tasks")
-    assert {"outbox_tasks/py.typed", "outbox_tasks/sql/schema.sql", "outbox_tasks/web/templates/layout.html"} <= ours
+    assert {
+        "outbox_tasks/py.typed",
+        "outbox_tasks/database/sql/schema.sql",
+        "outbox_tasks/web/templates/layout.html",
+    } <= ours
 
 
 def test_the_source_distribution_holds_what_its_tests_need(built: Path) -> None:

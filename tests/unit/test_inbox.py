@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from outbox_tasks.errors import FeedMissing, InboxCollision, InboxMisused, NotInTransaction, UnsupportedSession
-from outbox_tasks.inbox import Inbox
+from outbox_tasks.writing.inbox import Inbox
 
 BILLING = Inbox("billing")
 UNSTORABLE = ["", "x" * 256, "a\0b", "\ud800", None, 7, b"id"]

@@ -1,4 +1,5 @@
-"""The installed Celery, kombu and SQLAlchemy still have, and still call, what `outbox_tasks.internals` relies on.
+"""The installed Celery, kombu and SQLAlchemy still have, and still call, what the `internals.py` of
+broker and of writing rely on.
 
 `make matrix` runs this file on older releases, too.
 """
@@ -33,12 +34,13 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
-from outbox_tasks import internals
+from outbox_tasks.broker import internals
 from outbox_tasks.broker.tls import verified
 from outbox_tasks.errors import ResultNotThereYet
 from outbox_tasks.model import Message
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from outbox_tasks.worker.reconnect import PAUSES_SECONDS
+from outbox_tasks.writing import internals as of_writing
 from outbox_tasks.writing.capture import capturing
 from outbox_tasks.writing.record import Target
 
@@ -199,12 +201,12 @@ def test_send_task_on_a_view_of_the_app_ends_in_the_recorder(protocol: int) -> N
 
 
 def test_a_worker_marks_that_it_sends_what_follows_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not internals.sends_what_follows()
+    assert not of_writing.sends_what_follows()
     mark = getattr(amqp, "_callback_publish_retry", None)
     assert (mark is not None) == (Version(celery.__version__) >= Version("5.7"))
     if mark is not None:
         token = mark.set(SimpleNamespace())
-        assert internals.sends_what_follows()
+        assert of_writing.sends_what_follows()
         mark.reset(token)
 
 
@@ -228,10 +230,10 @@ LISTEN: dict[str, Callable[[Engine], None]] = {
 def test_sqlalchemy_says_whether_somebody_listens(way: str) -> None:
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        assert not internals.is_heard(connection)
+        assert not of_writing.is_heard(connection)
     LISTEN[way](engine)
     with engine.connect() as connection:
-        assert internals.is_heard(connection)
+        assert of_writing.is_heard(connection)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_sqlalchemy_raises_errors_of_the_driver_as_its_own(error: Exception, rai
         try:
             raise error
         except Exception as caught:
-            internals.raise_as_sqlalchemy(connection, caught, "SELECT 1", {}, connection.connection.cursor())
+            of_writing.raise_as_sqlalchemy(connection, caught, "SELECT 1", {}, connection.connection.cursor())
 
     with create_engine("sqlite://").connect() as connection, pytest.raises(raised):
         execute(connection)
@@ -251,21 +253,21 @@ def test_sqlalchemy_raises_errors_of_the_driver_as_its_own(error: Exception, rai
 def test_a_session_is_marked_while_it_flushes() -> None:
     assert calls(Session.flush, "_flushing")
     session = Session()
-    with internals.as_if_flushing(session), internals.as_if_flushing(session):
+    with of_writing.as_if_flushing(session), of_writing.as_if_flushing(session):
         assert session._flushing
     assert not session._flushing
 
 
 def test_sqlalchemy_can_await_in_its_greenlets_only() -> None:
     async def inside() -> bool:
-        return await greenlet_spawn(internals.can_await)
+        return await greenlet_spawn(of_writing.can_await)
 
     class Marked(greenlet):
         __sqlalchemy_greenlet_provider__ = True
 
-    assert not internals.can_await()
+    assert not of_writing.can_await()
     assert asyncio.run(inside())
-    assert Marked(internals.can_await).switch()
+    assert Marked(of_writing.can_await).switch()
 
 
 def test_django_marks_the_transaction_that_a_test_case_rolls_back() -> None:
@@ -278,8 +280,8 @@ def test_django_marks_the_transaction_that_a_test_case_rolls_back() -> None:
     assert calls(TestCase._enter_atomics.__func__, "_from_testcase")
     assert calls(BaseDatabaseWrapper.__init__, "atomic_blocks")
     connection = SimpleNamespace(atomic_blocks=[])
-    assert internals.block_of_test(connection) is None
+    assert of_writing.block_of_test(connection) is None
     outer, of_test, inner = (Atomic("default", True, False) for _ in range(3))
     of_test._from_testcase = True
     connection.atomic_blocks += [outer, of_test, inner]
-    assert internals.block_of_test(connection) is of_test
+    assert of_writing.block_of_test(connection) is of_test

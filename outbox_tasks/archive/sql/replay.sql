@@ -5,7 +5,7 @@
 -- person, reason; entry (of the audit, which counts them, and keeps `place`, a fact: how far the replay got); token, duration, and
 -- what is returned: as for redrive.sql.
 WITH
-  \ir ../../sql/act/parts/may.sql
+  \ir ../../database/sql/act/parts/may.sql
 , asked AS MATERIALIZED (
   SELECT * FROM ROWS FROM (json_to_recordset(:row::json) AS (
            original bigint, id uuid, destination text, aggregate_id text, headers jsonb))

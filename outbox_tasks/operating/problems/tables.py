@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from outbox_tasks import sql
+from outbox_tasks.database import sql
 from outbox_tasks.database.connection import lacks_rights
 from outbox_tasks.database.schema import VERSION, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMismatch, SchemaMissing

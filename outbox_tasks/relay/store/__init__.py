@@ -1,4 +1,4 @@
-"""The outbox tables, as the relay uses them. A method runs one verb of `outbox_tasks/sql/` in its own short
+"""The outbox tables, as the relay uses them. A method runs one verb of `outbox_tasks/database/sql/` in its own short
 transaction.
 
 `claims` has what a claim asks for, and the housekeeping; `takes` what drains take; `leases` begin and settle; `traffic`

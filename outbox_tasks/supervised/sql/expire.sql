@@ -34,5 +34,5 @@ WITH ended AS (
   UPDATE :schema.outbox_keys k SET token = NULL, due = clock_timestamp(), more = true, first = least(k.first, back.seq)
   FROM back WHERE k.destination = back.destination AND k.key = back.key
 ),
-  \ir ../../sql/parts/put_back.sql
+  \ir ../../database/sql/parts/put_back.sql
 SELECT destination, cause FROM back

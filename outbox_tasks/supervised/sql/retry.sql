@@ -30,5 +30,5 @@ WITH said AS MATERIALIZED (
   UPDATE :schema.outbox_keys k SET token = NULL, due = least(back.due, k.due), more = true, first = least(k.first, back.seq)
   FROM back WHERE k.destination = back.destination AND k.key = back.key
 ),
-  \ir ../../sql/parts/put_back.sql
+  \ir ../../database/sql/parts/put_back.sql
 SELECT id::text FROM gone

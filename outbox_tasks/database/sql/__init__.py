@@ -59,7 +59,9 @@ def source(name: str) -> str:
     """The text of a file of this folder, such as `claim/due.sql`, or of a satellite's folder `sql`: `feeds/take.sql`.
     Included files are in it."""
     folder, _, verb = name.partition("/")
-    return _text(f"{folder}/sql/{verb}" if files("outbox_tasks").joinpath(folder, "sql").is_dir() else f"sql/{name}")
+    return _text(
+        f"{folder}/sql/{verb}" if files("outbox_tasks").joinpath(folder, "sql").is_dir() else f"database/sql/{name}"
+    )
 
 
 def schema() -> str:
