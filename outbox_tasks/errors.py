@@ -129,12 +129,11 @@ class UncapturableTask(MessageRefused):
     says = "The task {task!r} was refused: {reason}."
 
 
-class CaptureLost(UncapturableTask):
+class CaptureLost(OutboxError):
     says = """
-    The task {task!r} was {fate}. It was called while {where} had a block of outbox.capture or outbox.direct open in
-    another context, so nobody can tell whether the task belongs to the block. FastAPI runs a dependency that is a
-    generator in this way, unless it is async. Make the generator `async def`, or open the block in the function that
-    calls the task."""
+    A block of outbox.capture or outbox.direct ended in another context than it began in, so calls of tasks between
+    did not see it, and may have been sent past the outbox. FastAPI runs a dependency that is a generator in this way,
+    unless it is async. Make the generator `async def`, or open the block in the function that calls the tasks."""
 
 
 class ReusedId(OutboxError):

@@ -29,7 +29,7 @@ from outbox_tasks.writing.capture import (
     refuse_unaccepted,
     storing_on_commit,
 )
-from outbox_tasks.writing.eager import say_if_eager, say_when_configured
+from outbox_tasks.writing.eager import say_if_eager
 from outbox_tasks.writing.record import Target
 from outbox_tasks.writing.transactions import (
     AnyAsync,
@@ -207,8 +207,7 @@ class Outbox:
         return and raise the same as ever. With Django, `delay_on_commit` and `transaction.on_commit(task.delay)` are
         stored at the end of the block. A retry of the running task is not stored, because its exception rolls the
         transaction back. `confirm`: as for `apply_async`.
-        Raises `NotInTransaction`. A call that may belong to the block, but runs in another context, raises
-        `CaptureLost`: see docs/tasks.md.
+        Raises `NotInTransaction`, and `CaptureLost` if it ends in another context than it began in: see docs/tasks.md.
         """
         with self._capturing(session, confirm=confirm, stored=[]):
             say_if_eager(self.celery or current_app)
@@ -247,7 +246,6 @@ class Outbox:
         fits = capture is None or is_django(capture) or callable(capture)
         check("capture", capture, fits, "must be a scoped_session, Django's connection, or a function")
         install(app, self.settings)
-        say_when_configured(app)
         app.outbox_of_app = self
         if self.celery is None:
             self.celery = app
@@ -261,7 +259,6 @@ class Outbox:
         """
         check_app("app", app)
         satellite("supervised").install(app, self.settings)
-        say_when_configured(app)
         app.outbox_of_app = self
 
     @overload

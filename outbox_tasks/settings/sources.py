@@ -27,36 +27,22 @@ DEFAULT_FILE = "outbox.toml"
 NOT_SETTINGS = {CONFIG_VARIABLE, "OUTBOX_FLOWER_PASSWORD"}
 """Variables with our prefix that are read elsewhere: the place of the settings file, and Flower's password."""
 
-SERVICE_LINKS_IGNORED = (
-    "are ignored: Kubernetes has set them for the Service %s (service links). Set enableServiceLinks: false in the "
-    "pod's spec, or give the Service another name"
-)
-
-SERVICE_LINK = re.compile(
-    r"(OUTBOX(?:_\w+?)?)_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)=.*"
-    r"|(OUTBOX(?:_\w+)?)_PORT=(?:tcp|udp|sctp)://.*",
-    re.DOTALL,
-)
-"""The variables that Kubernetes sets in each pod for a Service called outbox, or outbox-…. Such a variable may have the
-name of a setting, as OUTBOX_MONITOR_PORT, but never its value."""
+SERVICE_LINK = re.compile("(tcp|udp|sctp)://.*")
+"""Kubernetes sets variables with such values in each pod, for a Service called outbox-…. One may have the name of a
+setting, as OUTBOX_MONITOR_PORT, but never its value."""
 
 
 class Environment(EnvSettingsSource):
     """The environment. Others set variables with our prefix too: each one that is no setting is ignored, and logged
-    once. So are those that Kubernetes sets for a Service, which may have the name of a setting."""
+    once."""
 
     logged: ClassVar[set[str]] = set()
-    """The variables, and the Services, that this process has logged."""
+    """The variables that this process has logged."""
 
     def __call__(self) -> dict[str, Any]:
         known = {PREFIX + name.upper() for name in self.settings_cls.model_fields} | NOT_SETTINGS
-        links = _service_links()
-        self.env_vars = {name: text for name, text in self.env_vars.items() if name.upper() not in links}
-        for service in sorted({*links.values()} - self.logged):
-            self.logged.add(service)
-            names = ", ".join(sorted(name for name, named in links.items() if named == service))
-            log.warning("%s %s", names, SERVICE_LINKS_IGNORED % service.lower().replace("_", "-"))
-        for variable in sorted(os.environ.keys() - known - links.keys() - self.logged):
+        self.env_vars = {name: text for name, text in self.env_vars.items() if not SERVICE_LINK.fullmatch(text or "")}
+        for variable in sorted(os.environ.keys() - known - self.logged):
             if variable.startswith(PREFIX):
                 self.logged.add(variable)
                 log.warning("%s is ignored: %s", variable, _no_such_setting(variable, known))
@@ -77,12 +63,6 @@ def sources(
     project, its_database = read_django()
     others = (InitSettingsSource(settings_cls, values) for values in (project, read_file(), its_database))
     return keywords, Environment(settings_cls), *others
-
-
-def _service_links() -> dict[str, str]:
-    """The variables that Kubernetes has set for Services whose names begin like ours: variable → Service."""
-    matches = ((name, SERVICE_LINK.fullmatch(f"{name}={value}")) for name, value in os.environ.items())
-    return {name: match[1] or match[2] for name, match in matches if match}
 
 
 def settings_file() -> Path:

@@ -1,9 +1,9 @@
 """Rows that are published through an `AsyncSession`. Nothing can be awaited in `publish`, so the rows wait.
 
 What happens to waiting rows, there are five cases:
-1. The session begins a savepoint, or its connection does. They are written before it. So rows that wait always belong
-   to the innermost savepoint.
-2. That savepoint is rolled back. The rows are dropped.
+1. The session begins a savepoint. They are written before it. So rows that wait always belong to the innermost
+   savepoint of the session.
+2. That savepoint or the transaction is rolled back. The rows are dropped.
 3. The session commits, or the application commits the session's connection. They are written before the commit.
 4. The session ends, and its transaction was the connection's own, which goes on. They are written into that one.
 5. They were published while the commit was already under way. Nobody can write them: `PublishedTooLate` says so.
@@ -11,12 +11,11 @@ What happens to waiting rows, there are five cases:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Engine, Table, Update, event, update
 from sqlalchemy.engine import Transaction
@@ -33,7 +32,7 @@ WAITING = "outbox_tasks.waiting"
 """Key of `Session.info`: the rows that wait."""
 
 JOINED = "outbox_tasks.joined"
-"""Key of `Session.info`: for each of its transactions the async connections, each with the connection's transaction."""
+"""Key of `Session.info`: the async connections of its transaction, each with the transaction of the connection."""
 
 Insert = Callable[[Any, list[Any]], None]
 """Inserts rows through a connection."""
@@ -50,7 +49,6 @@ class _Entry(NamedTuple):
 class _Waiting:
     def __init__(self, session: Session, of: Any) -> None:
         self.entries: list[_Entry] = []
-        self._session = session
         self._bind = engine_of(session, of)
         self.committed = False
         self._writing = False
@@ -69,54 +67,30 @@ class _Waiting:
         finally:
             self._writing = False
 
-    def write_to(self, connection: Connection, *_: object) -> None:
+    def write_to(self, connection: Connection) -> None:
         """Write the waiting rows through this connection, which is about to commit."""
         self.write_out(lambda table: connection)
-
-    def before_savepoint(self, connection: Connection, _: object) -> None:
-        if not self._is_the_sessions_own(connection):
-            self.write_to(connection)
 
     def drop(self, *_: object) -> None:
         """Forget the waiting rows: their transaction or savepoint is rolled back."""
         self.entries.clear()
-
-    def _is_the_sessions_own(self, connection: Connection) -> bool:
-        """Whether this savepoint is that of a nested transaction of the session. The session makes it late, before its
-        first statement: then the waiting rows were published inside it."""
-        joined, transaction = self._session.info.get(JOINED, {}), self._session.get_nested_transaction()
-        return any(each.nested and connection not in joined.get(each, {}) for each in _upwards(transaction))
 
     def is_for(self, connection: Connection) -> bool:
         """Whether the session inserts messages through this connection."""
         return self._bind is connection or self._bind is connection.engine
 
     def watch(self, connection: Connection) -> None:
-        """Listen to the connection's own events: the application may commit the connection itself."""
-        watchers = _watchers.setdefault(connection, WeakSet())
-        if self.is_for(connection) and self not in watchers:
-            watchers.add(self)
-            for name, listener in self._listeners():
-                event.listen(connection, name, listener)
+        """Listen to the connection's own events: the application may end its transaction itself. The events keep this
+        alive."""
+        if self.is_for(connection):
+            event.listen(connection, "commit", self.write_to)
+            event.listen(connection, "rollback", self.drop)
 
     def leave(self, connection: Connection) -> None:
         """Stop listening. The connection may live longer than the session's transaction."""
-        if self in _watchers.get(connection, ()):
-            _watchers[connection].discard(self)
-            for name, listener in self._listeners():
-                event.remove(connection, name, listener)
-
-    def _listeners(self) -> Iterable[tuple[str, Callable[..., None]]]:
-        yield "commit", self.write_to
-        yield "savepoint", self.before_savepoint
-        yield "rollback", self.drop
-        yield "rollback_savepoint", self.drop
-        if self._session.twophase:
-            yield "prepare_twophase", self.write_to
-
-
-_watchers: WeakKeyDictionary[Connection, WeakSet[_Waiting]] = WeakKeyDictionary()
-"""Who listens to a connection. The connection's events keep them alive."""
+        if self.is_for(connection):
+            event.remove(connection, "commit", self.write_to)
+            event.remove(connection, "rollback", self.drop)
 
 
 def defer(session: Session, of: Table, insert: Insert, rows: list[Any]) -> None:
@@ -126,16 +100,9 @@ def defer(session: Session, of: Table, insert: Insert, rows: list[Any]) -> None:
     """
     if WAITING not in session.info:
         session.info[WAITING] = waiting = _Waiting(session, of)
-        for connections in session.info.get(JOINED, {}).values():
-            for connection in connections:
-                waiting.watch(connection)
+        for connection in session.info.get(JOINED, ()):
+            waiting.watch(connection)
     session.info[WAITING].entries.extend(_Entry(row, insert, of) for row in rows)
-
-
-def write_out_to(connection: Connection) -> None:
-    """Write the waiting rows of all sessions that use the connection now, before a statement that came later."""
-    for waiting in tuple(_watchers.get(connection, ())):
-        waiting.write_to(connection)
 
 
 def engine_of(session: Session, of: Table) -> Engine | Connection:
@@ -163,18 +130,12 @@ def _write_to(of: Table) -> Update:
     return update(of)
 
 
-def _upwards(transaction: SessionTransaction | None) -> Iterable[SessionTransaction]:
-    while transaction is not None:
-        yield transaction
-        transaction = transaction.parent
-
-
 @event.listens_for(Session, "after_begin")
 def _joined(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    if not connection.dialect.is_async:
+    if transaction.nested or not connection.dialect.is_async:
         return
-    joined: dict[SessionTransaction, dict[Connection, Transaction | None]] = session.info.setdefault(JOINED, {})
-    joined.setdefault(transaction, {})[connection] = connection.get_nested_transaction() or connection.get_transaction()
+    joined: dict[Connection, Transaction | None] = session.info.setdefault(JOINED, {})
+    joined[connection] = connection.get_nested_transaction() or connection.get_transaction()
     if WAITING in session.info:
         session.info[WAITING].watch(connection)
 
@@ -210,11 +171,10 @@ def _rolled_back(session: Session) -> None:
 
 @event.listens_for(Session, "after_transaction_end")
 def _ended(session: Session, transaction: SessionTransaction) -> None:
-    joined = session.info.get(JOINED, {}).pop(transaction, {})
     if transaction.parent is not None:
         return
     session.info.pop(WAKE, None)
-    session.info.pop(JOINED, None)
+    joined: dict[Connection, Transaction | None] = session.info.pop(JOINED, {})
     waiting: _Waiting | None = session.info.pop(WAITING, None)
     if waiting is None:
         return

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, partial, wraps
-from types import CellType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -23,7 +22,7 @@ from outbox_tasks.errors import UncapturableTask
 from outbox_tasks.model import Message
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
-from outbox_tasks.writing.blocks import block, check_outside, current
+from outbox_tasks.writing.blocks import block, current
 from outbox_tasks.writing.internals import sends_what_follows, wrap_calls
 from outbox_tasks.writing.record import AppView, Target, recording
 from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
@@ -60,7 +59,7 @@ def direct() -> AbstractContextManager[None]:
 def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """At the end, make the calls of tasks that Django's connection would make after its commit: they are stored now,
     in a block that `inside` opens. What else waits for the commit goes on waiting. Other kinds of sessions have nothing
-    like it. Raises `UncapturableTask` if a class of tasks hides its calls in functions that wait for the commit."""
+    like it."""
     before = [function for _, function, *_ in getattr(session, "run_on_commit", ())]
     yield
     kept: list[Any] = []
@@ -68,8 +67,6 @@ def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[
     for waiting in getattr(session, "run_on_commit", ()):  # Django has taken out what a savepoint has rolled back
         function = waiting[1]
         new = not any(function is old for old in before)
-        if new and (task := _task_deferred_by(function)) is not None:
-            raise UncapturableTask(task=task.name, reason=nothing_stored(task))
         (calls if new and _calls_task(function) else kept).append(waiting)
     if calls:
         session.run_on_commit = kept
@@ -81,33 +78,11 @@ def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[
 def _calls_task(function: Any) -> bool:
     """Whether it is `delay` or `apply_async` of a task or signature, perhaps with arguments. A call of an eager app
     waits for the commit: it can't be stored, and would run inside the transaction."""
-    function = _without_arguments(function)
-    task = _task_of(function)
-    return task is not None and function.__name__ in CALLS and not task.app.conf.task_always_eager
-
-
-def _task_deferred_by(function: Any) -> Any:
-    """The task whose class lets this function wait for the commit, so that it can call the task then; None: there is
-    none. It is another method of the class than those that call a task, or a function that one of these has made."""
-    function = _without_arguments(function)
-    if (task := _task_of(function)) is not None:
-        return None if function.__name__ in (*CALLS, "run", "__call__") else task
-    if not any(f".{call}.<locals>." in getattr(function, "__qualname__", "") for call in CALLS):
-        return None
-    held = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
-    return next((value for value in held if isinstance(value, Task)), None)
-
-
-def _without_arguments(function: Any) -> Any:
     while isinstance(function, partial):
         function = function.func
-    return function
-
-
-def _task_of(function: Any) -> Any:
-    """The task or signature that this is a method of; else None."""
-    owner = getattr(function, "__self__", None)
-    return owner if isinstance(owner, Task | Signature) else None
+    task: Any = getattr(function, "__self__", None)
+    is_call = isinstance(task, Task | Signature) and function.__name__ in CALLS
+    return is_call and not task.app.conf.task_always_eager
 
 
 def nothing_stored(task: Any) -> str:
@@ -150,9 +125,7 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
             run = supervised.get()
             target = None if run is None else run.target_of(task_id, parent_id)
         else:
-            inside, target = current(), _chosen(self)
-            if inside is None:
-                check_outside(call.get("name", ""), stored=target is not None)
+            target = _chosen(self)
         if target is None:
             return send_task(self, *args, **options)
         _refuse_unstorable(self, call)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from celery import Celery
 
@@ -27,14 +26,3 @@ def say_if_eager(app: Celery) -> None:
     if (fact := eager(app)) and not getattr(app, "outbox_said_eager", False):
         app.outbox_said_eager = True
         log.warning("%s %s", fact, REMEDY)
-
-
-def say_when_configured(app: Celery) -> None:
-    """Log it as soon as the app has its configuration."""
-
-    def say(**_: Any) -> None:
-        say_if_eager(app)
-
-    app.on_after_configure.connect(say, weak=False)
-    if app.configured:
-        say()

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, RightsMissing, SchemaMissing, UnsupportedSession
 from outbox_tasks.settings.django_project import name_in_tests
-from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, write_out_to
+from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 from outbox_tasks.writing.internals import block_of_test, can_await
 
@@ -187,16 +187,13 @@ class _OfConnection(Transaction):
         self._connection = connection
 
     def connection(self, of: Table) -> Connection:
-        write_out_to(self._connection)
         return self._connection
 
     def wake(self, nudge: Callable[..., object]) -> None:
         connection = self._connection
         if connection not in _owing:
-            for name in ("commit", "commit_twophase"):
-                event.listen(connection, name, _connection_commits)
-            for name in ("rollback", "rollback_twophase"):
-                event.listen(connection, name, _connection_rolled_back)
+            event.listen(connection, "commit", _connection_commits)
+            event.listen(connection, "rollback", _connection_rolled_back)
         _owing.setdefault(connection, {})[nudge] = None
 
     def opened(self) -> object:
@@ -267,7 +264,7 @@ _owing: WeakKeyDictionary[Connection, dict[Callable[..., object], None]] = WeakK
 """The Core connections that have published, each with the nudges to call after its next commit."""
 
 
-def _connection_commits(connection: Connection, *_: object) -> None:
+def _connection_commits(connection: Connection) -> None:
     # SQLAlchemy sends this event just before the commit, so the nudge must wait for its end.
     nudges, _owing[connection] = _owing.get(connection, {}), {}
     transaction = connection.get_transaction()
@@ -275,5 +272,5 @@ def _connection_commits(connection: Connection, *_: object) -> None:
         nudge(lambda: transaction is None or not transaction.is_active)
 
 
-def _connection_rolled_back(connection: Connection, *_: object) -> None:
+def _connection_rolled_back(connection: Connection) -> None:
     _owing[connection] = {}

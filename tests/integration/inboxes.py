@@ -8,29 +8,14 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import Any
 
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import scoped_session, sessionmaker
-from sqlmodel import Session as SQLModelSession
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
 
 from outbox_tasks.writing.inbox import Inbox
 from tests.integration.sessions import configure_django
 
 Begin = Callable[[Engine], AbstractContextManager[Any]]
 AsyncBegin = Callable[[AsyncEngine], AbstractAsyncContextManager[Any]]
-
-
-@contextmanager
-def in_registry(engine: Engine) -> Iterator[Any]:
-    registry = scoped_session(sessionmaker(engine))
-    with registry.begin():
-        yield registry
-    registry.remove()
-
-
-@contextmanager
-def in_sqlmodel(engine: Engine) -> Iterator[Any]:
-    with SQLModelSession(engine) as session, session.begin():
-        yield session
 
 
 @contextmanager
@@ -45,27 +30,15 @@ def in_django(engine: Engine) -> Iterator[Any]:
         connection.close()  # this thread's
 
 
-@asynccontextmanager
-async def in_async_registry(engine: AsyncEngine) -> AsyncIterator[Any]:
-    registry = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
-    async with registry.begin():
-        yield registry
-    await registry.remove()
-
-
 SYNC: dict[str, Begin] = {
     "Session": lambda engine: sessionmaker(engine).begin(),
-    "scoped_session": in_registry,
-    "SQLModel": in_sqlmodel,
     "Connection": Engine.begin,
     "Django": in_django,
 }
 ASYNC: dict[str, AsyncBegin] = {
     "AsyncSession": lambda engine: async_sessionmaker(engine).begin(),
-    "async_scoped_session": in_async_registry,
     "AsyncConnection": AsyncEngine.begin,
 }
-KINDS = [*SYNC, *(f"{kind} {driver}" for driver in ("asyncpg", "psycopg") for kind in ASYNC)]
 
 
 class Inboxes:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import django
 from django.conf import settings as django_settings
-from sqlalchemy import Connection, Engine, Table, text
+from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -22,12 +22,9 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlmodel import Session as SQLModelSession
-from sqlmodel.ext.asyncio.session import AsyncSession as SQLModelAsyncSession
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.database.schema import tables
-
-TOUCH = text("SELECT 1")
 
 
 class Base(DeclarativeBase):
@@ -56,12 +53,6 @@ class Driver:
 
     def begin(self) -> None:
         self.session.begin()
-
-    def autobegin(self) -> None:
-        if isinstance(self.session, Session | scoped_session):
-            self.session.connection(bind_arguments={"mapper": Order})
-        else:
-            self.session.execute(TOUCH)
 
     def publish(self, *messages: Message) -> list[UUID]:
         return self.outbox.publish_many(self.session, messages)
@@ -98,9 +89,6 @@ class AsyncDriver(Driver):
 
         self._run(begin())
 
-    def autobegin(self) -> None:
-        self._run(self.session.connection())
-
     def savepoint(self) -> None:
         async def begin() -> Any:
             return await self.session.begin_nested()
@@ -126,9 +114,6 @@ class AsyncDriver(Driver):
 class AsyncConnectionDriver(AsyncDriver):
     """An `AsyncConnection`: publishing is awaited too."""
 
-    def autobegin(self) -> None:
-        self._run(self.session.execute(TOUCH))
-
     def publish(self, *messages: Message) -> list[UUID]:
         async def publish() -> list[UUID]:
             made: list[UUID] = await self.outbox.publish_many(self.session, messages)
@@ -143,8 +128,6 @@ class DjangoDriver(Driver):
 
     def begin(self) -> None:
         self.savepoint()
-
-    autobegin = begin
 
     def savepoint(self) -> None:
         from django.db import transaction
@@ -183,11 +166,8 @@ def configure_django(url: str) -> None:
         django.setup()
 
 
-SYNC = ["Session", "sessionmaker", "scoped_session", "SQLModel", "two binds", "Connection"]
-ASYNC = [
-    "AsyncSession asyncpg", "AsyncSession psycopg", "async_scoped_session asyncpg", "SQLModel AsyncSession psycopg",
-    "AsyncConnection asyncpg", "AsyncConnection psycopg",
-]  # fmt: skip
+SYNC = ["Session", "scoped_session", "SQLModel", "two binds", "Connection"]
+ASYNC = ["AsyncSession asyncpg", "AsyncSession psycopg", "async_scoped_session asyncpg", "AsyncConnection psycopg"]
 KINDS = [*SYNC, *ASYNC, "Django"]
 
 
@@ -231,8 +211,6 @@ def _sync(kind: str, engine: Engine, table: Table) -> Any:
     match kind:
         case "Session":
             return Session(engine)
-        case "sessionmaker":
-            return sessionmaker(engine, autoflush=False, expire_on_commit=False)()
         case "scoped_session":
             return scoped_session(sessionmaker(engine))
         case "SQLModel":
@@ -252,8 +230,6 @@ def _asynchronous(name: str, outbox: Outbox, asynchronous: AsyncEngine, run: Cal
         case "async_scoped_session":
             registry = async_scoped_session(async_sessionmaker(asynchronous), scopefunc=lambda: 1)
             made = AsyncDriver(outbox, registry, run)
-        case "SQLModel AsyncSession":
-            made = AsyncDriver(outbox, SQLModelAsyncSession(asynchronous), run)
         case _:
             made = AsyncConnectionDriver(outbox, run(_connected(asynchronous)), run)
     try:

@@ -17,19 +17,16 @@ from outbox_tasks.errors import FeedMissing, InboxCollision, InboxMisused, NotIn
 from outbox_tasks.writing.inbox import Inbox
 
 BILLING = Inbox("billing")
-UNSTORABLE = ["", "x" * 256, "a\0b", "\ud800", None, 7, b"id"]
+UNSTORABLE: list[Any] = ["", "x" * 256, "a\0b", "\ud800", None, 7, b"id"]
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("consumer", UNSTORABLE, ids=repr)
-    def test_a_consumer_that_does_not_fit_into_a_key_is_refused(self, consumer: Any) -> None:
-        with pytest.raises(InboxMisused, match="must be text of 1 to 255 characters"):
-            Inbox(consumer)
-
-    @pytest.mark.parametrize("message_id", UNSTORABLE, ids=repr)
-    def test_a_message_id_that_does_not_fit_is_refused_before_the_session_is_used(self, message_id: Any) -> None:
-        with pytest.raises(InboxMisused, match="'billing' can't work: the message id"):
-            BILLING.first(None, message_id)  # type: ignore[call-overload]
+    def test_what_does_not_fit_into_a_key_is_refused_before_the_session_is_used(self) -> None:
+        for value in UNSTORABLE:
+            with pytest.raises(InboxMisused, match="must be text of 1 to 255 characters"):
+                Inbox(value)
+            with pytest.raises(InboxMisused, match="'billing' can't work: the message id"):
+                BILLING.first(None, value)  # type: ignore[call-overload]
 
     def test_outside_of_a_transaction_first_is_refused(self) -> None:
         with pytest.raises(NotInTransaction, match=r"written for 'billing'.*with session\.begin"):
@@ -103,29 +100,11 @@ class TestSignature:
         assert charge.__annotations__.keys() == {"order", "note", "return"}
         assert (charge.__name__, charge.__doc__) == ("charge", "Take the money.")
 
-    def test_a_function_without_a_session_keeps_its_signature(self) -> None:
-        def charge(order: int) -> None: ...
-
-        wrapped = BILLING.once(sessionmaker())(charge)
-        assert inspect.signature(wrapped) == inspect.signature(charge)
-
-    def test_an_async_function_stays_async(self) -> None:
-        @BILLING.once(async_sessionmaker())
-        async def charge(session: Any) -> None: ...
-
-        assert inspect.iscoroutinefunction(charge)
-
-    @pytest.mark.parametrize("bind", [True, False])
-    def test_celery_checks_the_other_arguments(self, bind: bool) -> None:
-        if bind:
-
-            def charge(self: Any, session: Session, order: int) -> None: ...
-        else:
-
-            def charge(session: Session, order: int) -> None: ...  # type: ignore[misc]
+    def test_celery_checks_the_other_arguments(self) -> None:
+        def charge(self: Any, session: Session, order: int) -> None: ...
 
         app = Celery(broker="memory://", set_as_current=False)
-        task = app.task(BILLING.once(sessionmaker())(charge), bind=bind, shared=False)
+        task = app.task(BILLING.once(sessionmaker())(charge), bind=True, shared=False)
         task.delay(42)
         task.delay(order=42)
         for wrong in ((), (1, 2)):
