@@ -58,7 +58,7 @@ EMPTY = range(15, 0, -1)
 
 LONG = (
     "test_protocol_machine", "test_model", "test_pages", "test_every_publisher", "test_feeds", "test_web_browser",
-    "test_typing", "test_delivery", "test_killed_worker", "test_causes", "test_local", "test_monitor",
+    "test_typing", "test_delivery", "test_killed_worker", "test_local", "test_watched",
 )  # fmt: skip
 """Modules that take so long that the other processes would wait for them at the end."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from outbox_tasks import __version__
-from outbox_tasks.cli.shared.output import answer, console, echo_json, echo_raw, json_option, wants_json
+from outbox_tasks.cli.shared.output import answer, console, echo_raw, json_option, wants_json
 from outbox_tasks.cli.shared.problems_shown import for_programs as problems_for_programs
 from outbox_tasks.cli.shared.status_table import status_shown
 from outbox_tasks.cli.shared.store import installed
@@ -38,8 +38,8 @@ def status(watch: float | None, prometheus: bool) -> None:
     --prometheus is for node_exporter's textfile collector or a pushgateway. `health --serve` answers with the same at
     /metrics. A worker's own counts are at the /metrics of the worker.
     """
-    if prometheus and (watch is not None or wants_json()):
-        raise click.UsageError("--prometheus goes without --watch and without --json")
+    if sum((prometheus, watch is not None, wants_json())) > 1:
+        raise click.UsageError("--watch, --prometheus and --json exclude one another")
     app, settings = installed() or (None, Settings())
     with closing(Connections(settings, app)) as connections:
         if prometheus:
@@ -97,10 +97,6 @@ def _destination(name: str, status: DestinationStatus) -> dict[str, Any]:
 
 
 def _watch(read_status: Callable[[], Status], settings: Settings, seconds: float) -> None:
-    if wants_json():
-        while True:
-            echo_json(for_programs(read_status(), settings))
-            time.sleep(seconds)
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False, screen=True) as live:

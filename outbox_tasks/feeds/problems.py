@@ -51,8 +51,6 @@ def _late(state: FeedState) -> Problem:
 
 def sources(site: Site) -> Problems:
     """Whether the source of each feed answers from here, and has a table that can be read."""
-    if not site.settings.feeds:
-        return
     feeds = FeedList(site.store)
     try:
         feeds.listed()
@@ -100,6 +98,8 @@ def uncopied(database: Database) -> Iterator[str]:
 
 
 CHECKS = (
-    Check("Feeds", "their rows are copied in time", copied, {"feed_fails", "feed_late"}, needs=("tables",)),
-    Check("Feeds", "their sources can be read", sources, {"feed_list", "feed_away"}, needs=("tables",), deep=True),
+    Check("Feeds", "their rows are copied in time", copied, {"feed_fails", "feed_late"}, needs=("tables",),
+          concerns=lambda settings: settings.feeds),
+    Check("Feeds", "their sources can be read", sources, {"feed_list", "feed_away"}, needs=("tables",),
+          concerns=lambda settings: settings.feeds, deep=True),
 )  # fmt: skip

@@ -108,8 +108,7 @@ class Alerts:
                 problems_changed.send(sender=app, problems=news)
             if rows and settings.alert_webhook:
                 post(settings.alert_webhook, body([as_json(row) for row in rows], settings.source))
-                posted = {"codes": [row.code for row in rows], "which": [row.which for row in rows]}
-                database.ask("alert/posted.sql", **posted, told_at=max(row.told_at for row in rows))
+                note_posted(database, rows)
 
 
 def compared(database: Database, examination: Examination) -> Sequence[Any]:
@@ -124,6 +123,13 @@ def compared(database: Database, examination: Examination) -> Sequence[Any]:
         "keep": KEPT_SECONDS,
     }
     return database.ask("alert/compare.sql", **parameters)
+
+
+def note_posted(database: Database, rows: Sequence[Any]) -> None:
+    """These were posted. What was told since they were read is posted with the next look."""
+    if rows:
+        names = {"codes": [row.code for row in rows], "which": [row.which for row in rows]}
+        database.ask("alert/posted.sql", **names, told_at=max(row.told_at for row in rows))
 
 
 def _as_row(problem: Problem, *, is_root: bool) -> dict[str, Any]:

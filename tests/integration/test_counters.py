@@ -73,15 +73,12 @@ def test_refusals_are_counted_until_a_send_arrives(store: Store) -> None:
     assert seen == [1, 3, 0, 1]
 
 
-def test_another_app_is_not_counted(counters: Counters, rows: Rows) -> None:
+def test_a_claim_of_this_app_leaves_its_facts(counters: Counters, app: Celery, store: Store) -> None:
     with Celery("other", set_as_current=False) as other:
         claimed.send(sender=other, tally=Tally(singles=1), seconds=0.1)
+        settled.send(sender=other, destination="orders", lease="x", verdicts=[], seconds=0.1)
     assert counters.flush()
-    with rows.engine.connect() as connection:
-        assert not connection.execute(rows.tables.heartbeats.select()).all()
-
-
-def test_a_claim_leaves_its_facts(counters: Counters, app: Celery, store: Store) -> None:
+    assert "claim" not in Heartbeats.read(store).last
     tally = Tally(singles=7, drains=2, held_back=True, queued=300)
     tally.expired["orders", "lease_expired"] = 4
     claimed.send(sender=app, tally=tally, seconds=0.25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from outbox_tasks.operating import overview
 from outbox_tasks.operating.overview import STATES, DestinationStatus, archived, destinations
 from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.store import Store
-from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.conftest import MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.browsing import Visit
 from tests.integration.conftest import Command, Lease
 from tests.integration.plans import explained, pages, scanned
@@ -50,10 +51,6 @@ def test_counts_have_the_states_of_the_view(store: Store, rows: Rows, key: str |
     assert of(store, "mails").due == 3
 
 
-def test_a_destination_without_messages_is_counted_as_empty(store: Store) -> None:
-    assert destinations(store) == {"orders": DestinationStatus()}
-
-
 def test_a_writer_can_name_any_number_of_destinations(store: Store, rows: Rows, visit: Visit, command: Command) -> None:
     """Some of them are looked at, and it is said that there may be more."""
     others = text("'unknown-' || generate_series")
@@ -82,56 +79,55 @@ def test_destinations_that_are_no_longer_configured_are_counted(store: Store, ro
     assert of(store, "former").states["dead"] == 2
 
 
+DEAD = {"status": "dead", "dead_at": seconds_from_now(-6000)}
+AGAIN = {"created_at": seconds_from_now(-600), "lease": A_LEASE, "locked_until": seconds_from_now(30),
+         "last_error_code": "lease_expired"}  # fmt: skip
+
+
+def due(seconds: float, **columns: Any) -> dict[str, Any]:
+    """A message that has been due for so long."""
+    return {"locked_until": seconds_from_now(-seconds), **columns}
+
+
 class TestOldest:
-    def test_is_the_time_since_it_became_due(self, store: Store, rows: Rows) -> None:
-        assert of(store).oldest is None
-        rows.insert(1, locked_until=seconds_from_now(-60))
-        rows.insert(1, locked_until=seconds_from_now(-600), priority=-1)
-        rows.insert(1, locked_until=seconds_from_now(-6000), status="dead", dead_at=seconds_from_now(-6000))
-        assert of(store).oldest == pytest.approx(600, abs=30)
-
-    def test_of_a_scheduled_message_counts_from_when_it_is_due(self, store: Store, rows: Rows) -> None:
-        rows.insert(1, created_at=seconds_from_now(-6000), locked_until=seconds_from_now(60))
-        assert of(store).oldest is None
-
-    @pytest.mark.parametrize("key", [None, "k"])
-    def test_of_a_message_that_nobody_begins_counts_from_the_first_time_it_was_due(
-        self, store: Store, rows: Rows, key: str | None
+    @pytest.mark.parametrize(
+        ("messages", "oldest"),
+        [
+            ([], None),
+            ([due(60), due(600, priority=-1), due(6000, **DEAD)], 600),
+            ([due(-60, created_at=seconds_from_now(-6000))], None),
+            # As it looks when no worker publishes: claimed again and again.
+            ([AGAIN], 600),
+            ([{**AGAIN, "key": "k"}], 600),
+            # Of messages with a key only heads count, and none behind a dead one.
+            ([due(60, key="a"), due(600, key="b"), due(-60, key="c"), due(6000, key="c")], 600),
+            ([due(0, key="a", **DEAD), due(6000, key="a"), due(60, key="b")], 60),
+        ],
+    )
+    def test_has_been_due_for_the_longest_time(
+        self, store: Store, rows: Rows, messages: list[dict[str, Any]], oldest: float | None
     ) -> None:
-        """As it looks when no worker publishes: claimed again and again."""
-        ids = rows.insert(1, created_at=seconds_from_now(-600), key=key)
-        rows.change(ids, lease=A_LEASE, locked_until=seconds_from_now(30), last_error_code="lease_expired")
-        assert of(store).oldest == pytest.approx(600, abs=30)
+        for columns in messages:
+            rows.insert(1, **columns)
+        found = of(store)
+        assert found.oldest == (None if oldest is None else pytest.approx(oldest, abs=30))
+        assert found.held_up == (1 if {"status": "dead", "key": "a"}.items() <= (messages or [{}])[0].items() else 0)
 
     def test_of_a_retry_counts_from_when_it_is_due_again(self, store: Store, rows: Rows) -> None:
-        rows.insert(1, created_at=seconds_from_now(-6000), attempts=5, locked_until=seconds_from_now(60))
+        old = {"created_at": seconds_from_now(-6000), "attempts": 5}
+        rows.insert(1, **due(-60, **old))
         assert (of(store).oldest, of(store).due) == (None, 0)
-        rows.insert(1, created_at=seconds_from_now(-6000), attempts=5, locked_until=seconds_from_now(-60))
+        rows.insert(1, **due(60, **old))
         assert of(store).oldest == pytest.approx(60, abs=30)
 
-    def test_of_messages_with_a_key_only_heads_count(self, store: Store, rows: Rows) -> None:
-        rows.insert(1, key="a", locked_until=seconds_from_now(-60))
-        rows.insert(1, key="b", locked_until=seconds_from_now(-600))
-        rows.insert(1, key="c", locked_until=seconds_from_now(60))
-        rows.insert(1, key="c", locked_until=seconds_from_now(-6000))
-        assert of(store).oldest == pytest.approx(600, abs=30)
-
-    def test_messages_behind_a_dead_one_do_not_count_but_their_key_does(self, store: Store, rows: Rows) -> None:
-        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-6000))
-        rows.insert(4, key="a", locked_until=seconds_from_now(-6000))
-        rows.insert(1, key="b", locked_until=seconds_from_now(-60))
-        found = of(store)
-        assert (found.held_up, found.oldest) == (1, pytest.approx(60, abs=30))
-
-    def test_messages_behind_a_dead_one_count_if_it_does_not_block(
-        self, new_store: MakeStore, rows: Rows, stream: object
+    def test_is_behind_a_dead_one_if_that_does_not_block(
+        self, new_store: MakeStore, rows: Rows, stream: Stream
     ) -> None:
-        store = new_store(destinations={"orders": {"url": stream.url, "on_dead": "skip"}})  # type: ignore[attr-defined]
-        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-6000))
-        rows.insert(4, key="a", locked_until=seconds_from_now(-600))
+        store = new_store(destinations={"orders": {"url": stream.url, "on_dead": "skip"}})
+        rows.insert(1, key="a", **DEAD)
+        rows.insert(4, **due(600, key="a"))
         store.keep_house()  # frees the key
-        found = of(store)
-        assert (found.held_up, found.oldest) == (0, pytest.approx(600, abs=30))
+        assert (of(store).held_up, of(store).oldest) == (0, pytest.approx(600, abs=30))
 
     def test_of_a_time_of_minus_infinity_is_long(self, store: Store, rows: Rows) -> None:
         rows.insert(1, locked_until=literal_column("'-infinity'::timestamptz"))

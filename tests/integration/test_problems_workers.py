@@ -75,6 +75,13 @@ def test_workers_that_share_a_name_are_that_and_not_missing(site: Settings, stor
     assert "same_name" not in roots(site)
 
 
+def test_a_supervised_task_that_its_workers_do_not_know(site: Settings, rows: Rows) -> None:
+    """Their heartbeats say which."""
+    beats(rows, "tasks", 1, "shop@here (tasks)", queues=["shop"], unknown=["shop.of_tomorrow"])
+    beats(rows, "tasks", 99, "lost@here (tasks)", queues=["shop"], unknown=["shop.of_yesterday"])
+    assert roots(site) == {"task_unknown": "shop.of_tomorrow"}
+
+
 def test_one_worker_by_its_name(site: Settings, rows: Rows) -> None:
     def lost(name: str, settings: Settings = site) -> list[tuple[str, str]]:
         return [(problem.code, problem.which) for problem in examine_worker(settings, name).problems]

@@ -1,21 +1,22 @@
-"""Every surface says the same of the same trouble, in the same words."""
+"""`status`, `health`, the doctor, the page, alerts and metrics show one list of problems, in the same words."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
-from collections.abc import Callable
+import socket
 from contextlib import closing
+from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
 from prometheus_client import generate_latest
-from sqlalchemy import update
+from sqlalchemy import Engine, update
 
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.problems import Connections, Problem, Severity, examine
+from outbox_tasks.operating.problems import Connections, Problem, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.alerts import compared
 from outbox_tasks.telemetry.metrics import database_registry
@@ -23,80 +24,9 @@ from outbox_tasks.web import Page, Person, Role
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.exposed import samples
 from tests.integration.conftest import Command
-from tests.integration.doctoring import at_work, tally
+from tests.integration.doctoring import NOBODY, at_work, beats, sql
 
-Trouble = Callable[[Store, Rows], None]
-
-
-def circuit_open(store: Store, rows: Rows) -> None:
-    """Since ten minutes ago, and for ten minutes more."""
-    for _ in range(store.settings.breaker_failures):
-        store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-    with rows.engine.begin() as connection:
-        times = {"opened_at": seconds_from_now(-600), "pause_until": seconds_from_now(600)}
-        connection.execute(update(rows.tables.destinations).values(**times))
-    rows.insert(3, locked_until=seconds_from_now(-500))
-
-
-def paused(store: Store, rows: Rows) -> None:
-    rows.insert(2, locked_until=seconds_from_now(-900))
-    pauses.pause(store, "orders", "jo", "moving house")
-
-
-def refusing(store: Store, rows: Rows) -> None:
-    rows.insert(9, status="dead", dead_at=seconds_from_now(-130), last_error_code="http_422")
-    tally(store, dead=9)
-
-
-def failing(store: Store, rows: Rows) -> None:
-    tally(store, sent=20, retry=20)
-
-
-def held_up(store: Store, rows: Rows) -> None:
-    rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")
-    rows.insert(2, key="a")
-
-
-def unknown(store: Store, rows: Rows) -> None:
-    rows.insert(2, destination="new", locked_until=seconds_from_now(-600))
-
-
-@pytest.mark.parametrize(
-    ("trouble", "code", "words"),
-    [
-        (circuit_open, "breaker_open", "has been open for 10 min"),
-        (paused, "paused", "by jo: moving house"),
-        (refusing, "destination_refuses", "orders refuses everything (http_422)"),
-        (failing, "destination_failing", "50% of the sends to orders fail"),
-        (held_up, "dead_letters", "1 dead letter waits for a person"),
-        (unknown, "destination_unknown", "messages have been due for 10 min"),
-    ],
-)
-def test_the_root_cause_stands_first_everywhere(
-    store: Store, rows: Rows, command: Command, trouble: Trouble, code: str, words: str
-) -> None:
-    at_work(rows)
-    trouble(store, rows)
-    [root] = [problem for problem in examine(store.settings).problems if problem.code != "broker_unknown"]
-    assert root.code == code
-    assert words in root.fact
-    for name in ("status", "health", "doctor"):
-        lines = [line for line in command(name).stdout.splitlines() if line[:1] in "✗!i"]
-        assert any(same(root, line) for line in lines), (name, lines)
-    for name in ("status", "health", "doctor"):
-        codes = [each["code"] for each in json.loads(command(name, "--json").stdout)["problems"]]
-        assert code in codes, name
-    with (
-        closing(Page(store.settings, who=lambda host: Person("jo", Role.LOOK))) as page,
-        httpx.Client(transport=httpx.WSGITransport(app=page.wsgi), base_url="http://page") as client,
-    ):
-        shown = [html.unescape(client.get(path).text) for path in ("/", f"/destinations/{root.which}")]
-    assert all(same(root, text) for text in shown)
-    told = compared(store, examine(store.settings))
-    assert [row.code for row in told if same(root, row.fact)] == ([code] if root.severity != Severity.NOTE else [])
-    with closing(Connections(store.settings)) as connections:
-        exposed = samples(generate_latest(database_registry(connections)))["outbox_problem"]
-    assert ({"code": code, "which": root.which, "severity": root.severity.value}, 1.0) in exposed
+AWAY = "postgresql://127.0.0.1:1/outbox"
 
 
 def same(problem: Problem, text: str) -> bool:
@@ -105,13 +35,32 @@ def same(problem: Problem, text: str) -> bool:
     return re.search(pattern, text) is not None
 
 
-def test_what_follows_from_a_cause_stands_below_it(store: Store, rows: Rows, command: Command) -> None:
-    """Nobody serves the queues: so nothing is claimed, beat's ticks don't show, and messages wait."""
-    rows.insert(3, locked_until=seconds_from_now(-900))
-    told = command("health").stdout.splitlines()
-    assert told[0].startswith("✗ No worker serves outbox.claim, outbox.publish, outbox.drain, outbox.maintain: ")
-    assert [line[:4] for line in told[1:]].count("  so") == len([line for line in told[1:] if line[:1] != "i"])
-    assert any("the oldest message has been due for 15 min" in line for line in told)
+def test_each_root_cause_stands_everywhere(store: Store, rows: Rows, command: Command) -> None:
+    at_work(rows)
+    for _ in range(store.settings.breaker_failures):
+        store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+    with rows.engine.begin() as connection:
+        times = {"opened_at": seconds_from_now(-600), "pause_until": seconds_from_now(600)}
+        connection.execute(update(rows.tables.destinations).values(**times))
+    rows.insert(3, locked_until=seconds_from_now(-500))
+    rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")
+    roots = [problem for problem in examine(store.settings).problems if problem.code != "broker_unknown"]
+    assert [problem.code for problem in roots] == ["breaker_open", "dead_letters"]
+    texts = {name: command(name).stdout for name in ("status", "health", "doctor")}
+    with (
+        closing(Page(store.settings, who=lambda host: Person("jo", Role.LOOK))) as page,
+        httpx.Client(transport=httpx.WSGITransport(app=page.wsgi), base_url="http://page") as client,
+    ):
+        texts |= {path: html.unescape(client.get(path).text) for path in ("/", "/destinations/orders")}
+    with closing(Connections(store.settings)) as connections:
+        exposed = samples(generate_latest(database_registry(connections)))["outbox_problem"]
+    alerts = compared(store, examine(store.settings))
+    for root in roots:
+        assert [name for name, text in texts.items() if not same(root, text)] == []
+        for name in ("status", "health", "doctor"):
+            assert root.code in [each["code"] for each in json.loads(command(name, "--json").stdout)["problems"]]
+        assert [row.code for row in alerts if same(root, row.fact)] == [root.code]
+        assert ({"code": root.code, "which": root.which, "severity": root.severity.value}, 1.0) in exposed
 
 
 def test_of_many_destinations_with_one_problem_each_page_says_its_own(
@@ -128,3 +77,101 @@ def test_of_many_destinations_with_one_problem_each_page_says_its_own(
         httpx.Client(transport=httpx.WSGITransport(app=page.wsgi), base_url="http://page") as client,
     ):
         assert f"{unlisted} has been paused for" in html.unescape(client.get(f"/destinations/{unlisted}").text)
+
+
+@pytest.fixture
+def run(command: Command, broker_url: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`outbox-tasks` on a narrow terminal, with a broker."""
+    monkeypatch.setenv("OUTBOX_BROKER_URL", broker_url)
+    monkeypatch.setenv("COLUMNS", "80")
+    return command
+
+
+class TestHealth:
+    def test_fails_only_by_an_error(self, run: Command, store: Store, rows: Rows) -> None:
+        at_work(rows)
+        fine = run("health")
+        assert (fine.exit_code, fine.stdout) == (0, "✓ in order\n")
+        assert json.loads(run("health", "--json").stdout) == {"ok": True, "problems": []}
+        rows.insert(1, status="dead", dead_at=seconds_from_now(-60))
+        pauses.pause(store, "orders", "jo", None)
+        warned = run("health")
+        assert (warned.exit_code, [line[0] for line in warned.stdout.splitlines()]) == (0, ["!", "i"])
+        beats(rows, "claim", 99)
+        beats(rows, "worker", 90, "claim@here", queues=["outbox.claim"])
+        beats(rows, "worker", 1, "other@here", queues=["outbox.maintain"])
+        wrong = run("health")
+        assert (wrong.exit_code, wrong.stdout.splitlines()[:2]) == (1, [
+            "✗ No worker serves outbox.claim: claim@here was last seen 90 s ago.", "  so: A claim last ran 99 s ago."
+        ])  # fmt: skip
+        seen: dict[str, Any] = json.loads(run("health", "--json").stdout)
+        assert not seen["ok"]
+        assert [(root["code"], [one["code"] for one in root["follows"]]) for root in seen["problems"]] == [
+            ("no_workers", ["no_claims"]), ("dead_letters", []), ("paused", [])
+        ]  # fmt: skip
+
+    def test_of_one_worker_whose_name_has_percent_h_for_this_host(self, run: Command, rows: Rows) -> None:
+        lost = run("health", "--worker", "own@%h")
+        assert (lost.exit_code, lost.stdout.count("\n")) == (1, 1)
+        beats(rows, "worker", 1, f"own@{socket.gethostname()}")
+        assert run("health", "--worker", "own@%h").exit_code == 0
+
+
+class TestTheDoctor:
+    def test_says_cause_remedies_what_follows_and_what_is_in_order(self, run: Command) -> None:
+        seen = run("doctor")
+        lines = seen.stdout.splitlines()
+        assert (seen.exit_code, lines[-1], max(map(len, lines)) <= 80) == (1, "3 errors", True)
+        assert lines[0].startswith("✗ No worker serves outbox.claim, outbox.publish, outbox.drain, outbox.maintain:")
+        assert "    → celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h" in lines
+        assert "    so: Beat has never ticked here." in lines
+        assert any(line.startswith("Database: it answers and takes writes; ") for line in lines)
+        assert "Feeds" not in seen.stdout  # there are none
+        facts = json.loads(run("doctor", "--json").stdout)
+        assert facts.keys() == {"healthy", "problems", "in_order", "not_looked_at"}
+        [root] = facts["problems"]
+        assert tuple(root) == (
+            "code", "severity", "fact", "cause", "remedy", "which", "since", "how_many", "follows"
+        )  # fmt: skip
+        assert (root["code"], [one["code"] for one in root["follows"]]) == ("no_workers", ["no_beat", "no_claims"])
+        assert facts["not_looked_at"] == []
+
+    def test_looks_for_some_codes_alone(self, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        fine = run("doctor", "--only", "index_missing")
+        assert (fine.exit_code, fine.stdout.strip()) == (0, "Everything that was looked at is in order.")
+        facts = json.loads(run("doctor", "--json", "--only", "no_claims", "--only", "no_beat").stdout)
+        assert [(root["code"], [one["code"] for one in root["follows"]]) for root in facts["problems"]] == [
+            ("no_beat", ["no_claims"])
+        ]  # fmt: skip
+        assert facts["in_order"] == {}
+        mistyped = run("doctor", "--only", "no_beet")
+        assert (mistyped.exit_code, "no_beat" in mistyped.output) == (2, True)
+        monkeypatch.setenv("OUTBOX_DATABASE_URL", AWAY)
+        facts = json.loads(run("doctor", "--json", "--only", "index_missing").stdout)
+        assert [problem["code"] for problem in facts["problems"]] == ["database_away"]
+        assert facts["not_looked_at"] == ["Tables"]
+
+    def test_names_each_that_is_away_and_settings_that_contradict_each_other(
+        self, run: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OUTBOX_DATABASE_URL", AWAY)
+        monkeypatch.setenv("OUTBOX_BROKER_URL", NOBODY)
+        monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": "nats://127.0.0.1:1"}}))
+        facts = json.loads(run("doctor", "--json").stdout)
+        codes = [problem["code"] for problem in facts["problems"]]
+        assert codes == ["database_away", "broker_away", "destination_away"]
+        assert "Broker" not in facts["in_order"]  # of what does not answer, nothing is known
+        monkeypatch.setenv("OUTBOX_BACKOFF_CAP", "0.5")
+        refused = run("doctor", "--json")
+        [problem] = json.loads(refused.stdout)["problems"]
+        assert (refused.exit_code, problem["code"], "backoff_cap" in problem["fact"]) == (1, "settings", True)
+
+
+def test_a_check_that_fails_is_a_problem_and_stops_no_other(
+    settings: MakeSettings, rows: Rows, engine: Engine, schema: str
+) -> None:
+    sql(engine, schema)("ALTER TABLE outbox_heartbeats RENAME TO elsewhere")
+    seen = examine(settings(), deep=True)
+    failed = [problem for problem in seen.everything if problem.code == "check_failed"]
+    assert any("no_beat" in problem.cause for problem in failed)
+    assert {"Database", "Broker", "Messages", "Destinations"} <= seen.in_order.keys()

@@ -11,7 +11,7 @@ FAULTS = [
         f"{CLI}/health.py",
         "    raise SystemExit(not examination.healthy)",
         "    raise SystemExit(0)",
-        "tests/integration/test_health.py",
+        "tests/integration/test_surfaces.py::TestHealth",
         "A supervisor is told that a broken relay is healthy.",
     ),
     Fault(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,35 +31,24 @@ from tests.exposed import Samples, samples
 
 APP = Celery("counted", set_as_current=False)
 
-Fresh = Callable[[Callable[[], Any]], Any]
-
-
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary directories are made."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv(VARIABLE, raising=False)
-    return tmp_path
-
-
 FRESH = get_context("forkserver")
 FRESH.set_forkserver_preload([__name__])  # so that not each test waits for its imports
 
 
-def called(function: Callable[[], Any], variables: dict[str, str]) -> Any:
+def called(function: Callable[[], Any], directory: Path, given: Path | None) -> Any:
     """In the fork of a server that was started by another test, and has the variables of that one."""
-    os.environ.clear()
-    os.environ.update(variables)
-    tempfile.tempdir = None
+    os.environ.pop(VARIABLE, None)
+    if given is not None:
+        os.environ[VARIABLE] = str(given)
+    tempfile.tempdir = str(directory)
     return function()
 
 
-@pytest.fixture
-def fresh(directory: Path) -> Iterator[Fresh]:
-    """Calls a function of this module in a process that has imported this module alone; returns, or raises, what it
-    does."""
+def fresh(function: Callable[[], Any], directory: Path, given: Path | None = None) -> Any:
+    """What a function of this module returns in a process that has imported this module alone. `directory`: where it
+    makes temporary ones."""
     with ProcessPoolExecutor(1, mp_context=FRESH) as pool:
-        yield lambda function: pool.submit(called, function, dict(os.environ)).result()
+        return pool.submit(called, function, directory, given).result()
 
 
 def listening() -> Resources:
@@ -82,8 +71,8 @@ def verdict(step: Step, code: str | None = None, age: float = 0.1, sent: bool = 
     return Verdict(message(1, age=age), step, code=code, sent=sent)
 
 
-def settle(*verdicts: Verdict, seconds: float = 0.02) -> None:
-    signals.settled.send(sender=APP, destination="orders", lease="a token", verdicts=verdicts, seconds=seconds)
+def settle(*verdicts: Verdict, to: str = "orders") -> None:
+    signals.settled.send(sender=APP, destination=to, lease="a token", verdicts=verdicts, seconds=0.02)
 
 
 def in_fork(work: Callable[[], object], by: int = 0) -> None:
@@ -99,7 +88,8 @@ def in_fork(work: Callable[[], object], by: int = 0) -> None:
     os.waitpid(pid, 0)
 
 
-def count_outcomes() -> Samples:
+def count_everything() -> Samples:
+    """In this process, in one that ends, and in one that is killed."""
     listening()
     settle(
         verdict(Step.SENT), verdict(Step.SENT, age=10.0), verdict(Step.RETRY, "timeout"),
@@ -107,51 +97,10 @@ def count_outcomes() -> Samples:
         verdict(Step.OUTAGE, "timeout"), verdict(Step.HANDED),
         verdict(Step.STALE, sent=False), verdict(Step.STALE), verdict(Step.LATER, "http_500"),
     )  # fmt: skip
-    settle(*[verdict(Step.SENT)] * 5)
-    return scraped()
-
-
-def test_outcomes_codes_attempts_and_times_are_counted_by_destination(fresh: Fresh) -> None:
-    found = fresh(count_outcomes)
-    outcomes = {labels["outcome"]: value for labels, value in found["outbox_messages_total"]}
-    assert outcomes == {
-        "sent": 7, "handed": 1, "retry": 1, "later": 1, "outage": 1, "dead": 1, "discarded": 1, "behind": 1,
-        "stale": 1, "lost": 1,
-    }  # fmt: skip
-    codes = {labels["code"]: value for labels, value in found["outbox_errors_total"]}
-    assert codes == {"timeout": 2, "http_404": 1, "expired": 1, "http_500": 1}
-    assert found["outbox_attempts_total"] == [({"destination": "orders"}, 14)]  # not those behind, nor the one not ours
-    assert found["outbox_batch_messages_sum"] == [({"destination": "orders"}, 16)]
-    assert found["outbox_send_seconds_count"] == [({"destination": "orders"}, 2)]
-    buckets = {labels["le"]: value for labels, value in found["outbox_latency_seconds_bucket"]}
-    assert (buckets["0.1"], buckets["0.25"], buckets["10.0"], buckets["30.0"], buckets["+Inf"]) == (0, 7, 7, 8, 8)
-    assert found["outbox_latency_seconds_sum"][0][1] == pytest.approx(7 * 0.12 + 10.02)
-
-
-def count_nothing() -> Samples:
-    listening()
-    return scraped()
-
-
-def test_counts_begin_at_zero(fresh: Fresh) -> None:
-    found = fresh(count_nothing)
-    assert ({"destination": "orders", "outcome": "dead"}, 0) in found["outbox_messages_total"]
-    assert ({"destination": "orders", "cause": "unsettled"}, 0) in found["outbox_claimed_again_total"]
-
-
-def count_beside_a_killed_process() -> Samples:
-    """It was killed while it made its file."""
-    listening()
-    Path(os.environ[VARIABLE], "counter_1.db").touch()
-    return scraped()
-
-
-def test_a_file_that_is_not_begun_does_not_stop_a_scrape(fresh: Fresh) -> None:
-    assert fresh(count_beside_a_killed_process)["outbox_messages_total"]
-
-
-def count_claims() -> Samples:
-    listening()
+    in_fork(lambda: settle(*[verdict(Step.SENT)] * 2))
+    in_fork(lambda: settle(*[verdict(Step.SENT)] * 3), by=signal.SIGKILL)
+    settle(*(verdict(Step.SENT, age=age) for age in (-5.0, float("inf"), float("nan"), 1e12)), to="odd")
+    settle(*(verdict(Step.RETRY, f"code_{n}") for n in range(100)), to="odd")
     buried = [Buried(str(n), "a", f"typo{n}", None, "nobody knows it") for n in range(3)]
     expired = Counter({("orders", "unsettled"): 1, ("orders", "lease_expired"): 3})
     tally = Tally(singles=30, drains=4, held_back=True, buried=buried, expired=expired)
@@ -161,63 +110,60 @@ def count_claims() -> Samples:
     for code in ("connection", "connection", None):
         signals.breaker_opened.send(sender=APP, destination="orders", code=code, error="x")
     signals.key_blocked.send(sender=APP, destination="orders", key="k", message_id="1", code="x")
+    ended = {"task": "shop.pay", "destination": "orders", "state": "SUCCESS", "seconds": 0.5}
     for waited in (2.0, None):
-        signals.task_ran.send(
-            sender=APP, task="shop.pay", destination="orders", state="SUCCESS", waited=waited, seconds=0.5
-        )
+        signals.task_ran.send(sender=APP, waited=waited, **ended)
+    Path(os.environ[VARIABLE], "counter_1.db").touch()  # of a process that was killed while it made its file
     return scraped()
 
 
-def test_claims_leases_that_ran_out_breakers_and_blocked_keys_are_counted(fresh: Fresh) -> None:
-    found = fresh(count_claims)
-    totals = {name: value for name, [(labels, value), *_] in found.items() if not labels}
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    found: Samples = fresh(count_everything, tmp_path_factory.mktemp("counted"))
+    return found
+
+
+def by(found: Samples, name: str, label: str, destination: str = "orders") -> dict[str, float]:
+    return {labels[label]: value for labels, value in found[name] if labels.get("destination") in (destination, None)}
+
+
+def test_outcomes_codes_attempts_and_times_of_all_processes_are_counted_by_destination(counted: Samples) -> None:
+    assert by(counted, "outbox_messages_total", "outcome") == {
+        "sent": 7, "handed": 1, "retry": 1, "later": 1, "outage": 1, "dead": 1, "discarded": 1, "behind": 1,
+        "stale": 1, "lost": 1,
+    }  # fmt: skip
+    assert by(counted, "outbox_errors_total", "code") == {"timeout": 2, "http_404": 1, "expired": 1, "http_500": 1}
+
+    def of_orders(name: str) -> float:
+        return by(counted, name, "destination")["orders"]
+
+    assert of_orders("outbox_attempts_total") == 14  # not the one behind, nor the one that was not ours
+    assert (of_orders("outbox_batch_messages_sum"), of_orders("outbox_send_seconds_count")) == (16, 3)
+    buckets = by(counted, "outbox_latency_seconds_bucket", "le")
+    assert (buckets["0.1"], buckets["0.25"], buckets["10.0"], buckets["30.0"], buckets["+Inf"]) == (0, 7, 7, 8, 8)
+    assert of_orders("outbox_latency_seconds_sum") == pytest.approx(7 * 0.12 + 10.02)
+
+
+def test_claims_leases_that_ran_out_breakers_blocked_keys_and_tasks_are_counted(counted: Samples) -> None:
+    totals = {name: value for name, [(labels, value), *_] in counted.items() if not labels}
     assert totals["outbox_claims_total"] == totals["outbox_claim_seconds_count"] == 2
     assert (totals["outbox_claimed_singles_total"], totals["outbox_claimed_drains_total"]) == (30, 4)
     assert totals["outbox_claims_held_back_total"] == 1
-    assert {labels["cause"]: value for labels, value in found["outbox_claimed_again_total"]} == {
+    assert by(counted, "outbox_claimed_again_total", "cause") == {
         "unsettled": 1, "lease_expired": 3, "not_started": 0, "worker_lost": 0,
     }  # fmt: skip
-    dead = {labels["destination"]: value for labels, value in found["outbox_messages_total"] if value}
-    assert dead == {"": 3}
-    assert {labels["code"]: value for labels, value in found["outbox_errors_total"]} == {"unknown_destination": 3}
-    assert {labels["code"]: value for labels, value in found["outbox_breaker_opened_total"]} == {
-        "connection": 2, "none": 1,
-    }  # fmt: skip
-    assert found["outbox_keys_blocked_total"] == [({"destination": "orders"}, 1)]
-    assert found["outbox_task_wait_seconds_sum"] == [({"task": "shop.pay"}, 2.0)]
-    assert found["outbox_task_seconds_count"] == [({"task": "shop.pay", "state": "SUCCESS"}, 2)]
+    assert by(counted, "outbox_messages_total", "outcome", "") == {"dead": 3}  # unknown destinations
+    assert by(counted, "outbox_errors_total", "code", "") == {"unknown_destination": 3}
+    assert by(counted, "outbox_breaker_opened_total", "code") == {"connection": 2, "none": 1}
+    assert counted["outbox_keys_blocked_total"] == [({"destination": "orders"}, 1)]
+    assert counted["outbox_task_wait_seconds_sum"] == [({"task": "shop.pay"}, 2.0)]
+    assert counted["outbox_task_seconds_count"] == [({"task": "shop.pay", "state": "SUCCESS"}, 2)]
 
 
-def count_odd_ones() -> Samples:
-    listening()
-    settle(*(verdict(Step.SENT, age=age) for age in (-5.0, float("inf"), float("nan"), 1e12)))
-    for n in range(100):
-        settle(verdict(Step.RETRY, f"code_{n}"))
-    return scraped()
-
-
-def test_odd_ages_and_many_codes_do_no_harm(fresh: Fresh) -> None:
-    found = fresh(count_odd_ones)
-    [(_, total)] = found["outbox_latency_seconds_sum"]
-    assert 0 <= total < 1e10
-    codes = {labels["code"]: value for labels, value in found["outbox_errors_total"]}
+def test_odd_ages_and_many_codes_do_no_harm(counted: Samples) -> None:
+    assert 0 <= by(counted, "outbox_latency_seconds_sum", "destination", "odd")["odd"] < 1e10
+    codes = by(counted, "outbox_errors_total", "code", "odd")
     assert (len(codes), codes["other"], sum(codes.values())) == (41, 60, 100)
-
-
-def count_in_forks() -> Samples:
-    listening()
-    settle(verdict(Step.SENT))
-    in_fork(lambda: settle(verdict(Step.SENT), verdict(Step.SENT)))
-    in_fork(lambda: settle(*[verdict(Step.SENT)] * 10), by=signal.SIGKILL)
-    return scraped()
-
-
-def test_a_scrape_adds_up_all_processes_also_killed_ones(fresh: Fresh) -> None:
-    found = fresh(count_in_forks)
-    assert [each for each in found["outbox_messages_total"] if each[1]] == [
-        ({"destination": "orders", "outcome": "sent"}, 13)
-    ]
-    assert found["outbox_latency_seconds_count"] == [({"destination": "orders"}, 13)]
 
 
 def count_late() -> Samples:
@@ -229,9 +175,10 @@ def count_late() -> Samples:
     return scraped()
 
 
-def test_an_application_may_import_the_client_first(fresh: Fresh) -> None:
-    found = fresh(count_late)
-    assert [value for _, value in found["outbox_messages_total"] if value] == [1]
+def test_an_application_may_import_the_client_first_and_counts_begin_at_zero(tmp_path: Path) -> None:
+    found = fresh(count_late, tmp_path)
+    outcomes = by(found, "outbox_messages_total", "outcome")
+    assert (outcomes["sent"], outcomes["dead"]) == (1, 0)
 
 
 def begin_and_leave() -> tuple[list[str], list[str]]:
@@ -243,8 +190,8 @@ def begin_and_leave() -> tuple[list[str], list[str]]:
     return during, os.listdir(tempfile.gettempdir())  # noqa: PTH208
 
 
-def test_the_main_process_removes_its_directory(fresh: Fresh) -> None:
-    during, after = fresh(begin_and_leave)
+def test_the_main_process_removes_its_directory(tmp_path: Path) -> None:
+    during, after = fresh(begin_and_leave, tmp_path)
     assert [name.startswith("outbox-metrics-") for name in during] == [True]
     assert after == []
 
@@ -255,47 +202,30 @@ def begin_in_a_given_one() -> str:
     return os.environ[VARIABLE]
 
 
-def test_a_given_directory_is_used_and_left(fresh: Fresh, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, str(directory / "given"))
-    assert fresh(begin_in_a_given_one) == str(directory / "given")
-    assert {file.name.partition("_")[0] for file in (directory / "given").glob("*.db")} == {
-        "counter",
-        "histogram",
-    }
+def test_a_given_directory_is_used_and_left(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    assert fresh(begin_in_a_given_one, tmp_path, given) == str(given)
+    assert {file.name.partition("_")[0] for file in given.glob("*.db")} == {"counter", "histogram"}
 
 
-SILENT = """
+WITHOUT = """
 import sys
 from celery import Celery, signals
-from outbox_tasks.telemetry import metrics
-from outbox_tasks.worker.resources import Resources
-from outbox_tasks.settings import Settings
-
-app = Celery("counted")
-metrics.connect(Resources(app, Settings()))
-signals.worker_init.send(sender=type("Worker", (), {"app": app}))
-signals.worker_process_init.send(sender=None)
-assert "prometheus_client" not in sys.modules
-"""
-
-MISSING = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, *_):
-        if name.partition(".")[0] == "prometheus_client":
-            raise ModuleNotFoundError(name, name=name)
-
-sys.meta_path.insert(0, Blocked())
-from celery import Celery, signals
-from outbox_tasks.telemetry import metrics
 from outbox_tasks.errors import NotInstalled
-from outbox_tasks.worker.resources import Resources
 from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry import metrics
+from outbox_tasks.worker.resources import Resources
 
-app = Celery("counted")
-metrics.connect(Resources(app, Settings(monitor_port=0)))
-signals.worker_init.send(sender=type("Worker", (), {"app": app}))
+def start(**values):
+    app = Celery("counted")
+    metrics.connect(Resources(app, Settings(**values)))
+    signals.worker_init.send(sender=type("Worker", (), {"app": app}))
+    signals.worker_process_init.send(sender=None)
+
+start()
+assert "prometheus_client" not in sys.modules
+sys.modules["prometheus_client"] = None  # as if it were not installed
+start(monitor_port=0)
 try:
     metrics.worker_registry()
 except NotInstalled as error:
@@ -303,11 +233,6 @@ except NotInstalled as error:
 """
 
 
-def test_without_a_monitor_nothing_is_imported() -> None:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", SILENT], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_without_the_client_the_worker_starts_and_says_what_to_install() -> None:
-    done = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True)
+def test_without_a_monitor_nothing_is_imported_and_without_the_client_it_is_said_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", WITHOUT], capture_output=True, text=True)
     assert "pip install 'outbox-tasks[metrics]'" in done.stdout, done.stderr

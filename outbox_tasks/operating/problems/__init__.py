@@ -82,7 +82,10 @@ def examine(
 def look(site: Site, *, deep: bool = False, only: Collection[str] = ()) -> Examination:
     """The same over connections that are open already. The site keeps what was read: `status` shows more of it."""
     site.deep = deep or bool(only)
-    wanted = {check: (deep or not check.deep) if not only else not check.codes.isdisjoint(only) for check in CHECKS}
+    wanted = {
+        check: check.concerns(site.settings) and (not check.codes.isdisjoint(only) if only else deep or not check.deep)
+        for check in CHECKS
+    }
     # The last ones first: a check that finds out what they need may need something too.
     needed: set[Reached] = set()
     for check in reversed(CHECKS):

@@ -227,5 +227,7 @@ class Check:
     """What it also asks, if that has answered."""
     gives: Sequence[Reached] = ()
     """What it adds to `reached`, if that answers."""
+    concerns: Callable[[Settings], object] = lambda settings: True
+    """Whether a relay with these settings has what it looks at."""
     deep: bool = False
     """Whether only the doctor makes it: it takes long, or asks more than the relay's database and broker."""
