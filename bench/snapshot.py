@@ -20,7 +20,7 @@ from sqlalchemy import text
 from bench.order import EVEN, FEW, NONE
 from bench.relay import AGAINST, OTHER, Bench, cpu_seconds, sides
 from bench.report import Figures, Say, bench
-from outbox_tasks.local.binaries import PostgresInstall
+from outbox_tasks.local.binaries import postgres_programs
 
 PARTS, DUMP_STARTS_SECONDS = 10, 120.0
 KINDS = {"without keys": (NONE, "≤ 1.2"), "10,000 keys": (EVEN, "≤ 1.5"), "100 keys": (FEW, "≤ 2")}
@@ -60,7 +60,7 @@ class Dumped(Bench):
     @contextmanager
     def _dumping(self) -> Iterator[None]:
         """A pg_dump that has begun, and waits for its reader."""
-        command = [PostgresInstall(None).binary("pg_dump"), "--data-only", str(self.settings.database_url)]
+        command = [str(postgres_programs() / "pg_dump"), "--data-only", str(self.settings.database_url)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as dump:
             try:
                 deadline = time.monotonic() + DUMP_STARTS_SECONDS

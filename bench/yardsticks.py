@@ -34,7 +34,7 @@ from sqlalchemy import text
 from bench.order import EVEN, NONE
 from bench.relay import AGAINST, OTHER, WARM, WORKERS, Bench, Figure, cpu_seconds, sides
 from bench.report import Figures, Say, bench, spread
-from outbox_tasks.local.binaries import PostgresInstall
+from outbox_tasks.local.binaries import postgres_programs
 from outbox_tasks.model import uuid7
 
 CLIENTS, PIPELINE = 8, 100
@@ -101,7 +101,7 @@ class Yardsticks(Bench):
 
     def _pgbench(self, *arguments: str) -> str:
         environment = {**os.environ, "PGOPTIONS": "-c synchronous_commit=off"}
-        argv = [PostgresInstall(None).binary("pgbench"), *arguments, str(self.settings.database_url)]
+        argv = [str(postgres_programs() / "pgbench"), *arguments, str(self.settings.database_url)]
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"pgbench failed: {done.stderr}")

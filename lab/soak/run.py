@@ -45,9 +45,6 @@ REST_SECONDS = 5.0
 STACKS_SECONDS = 3.0
 """How long the workers may take to write down what their threads do."""
 
-RESTART_SECONDS = 1.0
-"""A process that has run for less than this is not started again at once."""
-
 COUNTS = "{task.description}: {task.fields[committed]:,} committed · {task.fields[arrived]:,} arrived · \
 {task.fields[faults]:,} faults"
 
@@ -151,7 +148,7 @@ class Run:
         """Start again what has ended, and show how far it is."""
         time.sleep(TICK_SECONDS)
         for child in self._on.relay:
-            if not child.alive and time.monotonic() - child.started > RESTART_SECONDS:
+            if not child.alive:
                 child.end()
                 again(self._on, child)
         if applications:

@@ -24,7 +24,7 @@ from lab.trace import Trace
 from outbox_tasks.broker.names import ALL_QUEUES, STAMP
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
-from outbox_tasks.local.relay import Relay
+from outbox_tasks.local.relay import Relay, relay_programs
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
@@ -109,8 +109,8 @@ def stage(options: Options) -> Iterator[Stage]:
         logs = options.directory / "logs"
         logs.mkdir()
         applications = Applications(options, {f"{PREFIX}DATABASE_URL": database_url})
-        relay = Relay({}, claimers=CLAIMERS, publishers=PUBLISHERS, concurrency=CONCURRENCY, logs=logs)
-        stack.enter_context(relay)
+        relay = stack.enter_context(Relay({}, logs))
+        relay.run(*relay_programs(PUBLISHERS, CONCURRENCY, CLAIMERS))
         stack.callback(applications.stop)
         yield Stage(
             options, settings, database_url, broker_url, engine, trace, database, valkey, destination, to_database,

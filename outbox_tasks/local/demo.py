@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 import redis
@@ -21,12 +20,11 @@ from sqlalchemy import Engine, create_engine, text
 
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
-from outbox_tasks.local.demo_destination import FailingProxy
-from outbox_tasks.local.demo_report import Report, arrivals_in, report_of
-from outbox_tasks.local.demo_shop import Shop
+from outbox_tasks.local.demo_report import counted, show, verdict
+from outbox_tasks.local.demo_shop import FailingProxy, Shop
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.local.processes import Child, signals_as_ctrl_c
-from outbox_tasks.local.relay import Relay
+from outbox_tasks.local.processes import signals_as_ctrl_c
+from outbox_tasks.local.relay import Relay, relay_programs
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
@@ -42,6 +40,10 @@ TIMES = {
     "OUTBOX_QUEUE_LEASE": "9", "OUTBOX_BACKOFF_BASE": "0.2",
 }  # fmt: skip
 
+SENDING = text("""SELECT holder, sum(cardinality(seqs)) FROM outbox_leases
+    WHERE begun_at < clock_timestamp() - interval '0.2 s' GROUP BY holder""")
+"""Which processes are in the middle of a send that takes long, and of how many messages."""
+
 
 def demo(orders: int = 5000, as_json: bool = False) -> int:
     """Run it, print the result to stdout, and return the exit code: 0 if all is as promised."""
@@ -53,13 +55,23 @@ def demo(orders: int = 5000, as_json: bool = False) -> int:
         with migrating(settings) as connection:
             upgrade(connection, settings.database_schema)
         engine = create_engine(engine_url(postgres.url), isolation_level="AUTOCOMMIT")
-        report = _run(settings, engine, destination, f"{valkey.url.removesuffix('/0')}/1", orders, people)
+        shop = Shop(settings, orders)
+        with Relay({}) as relay:
+            with people.status("Starting the relay …"):
+                relay.run(*relay_programs(publishers=2))
+            people.print(f"Taking {orders:,} orders, each with a message in its own transaction …", highlight=False)
+            killed = _until_done(relay, shop, engine, destination, people)
+        with redis.Redis(port=valkey.port, db=1, decode_responses=True) as client:
+            entries: Any = client.xrange("orders")
+        arrived = [fields["ce_id"] for _, fields in entries]
+        figures = counted(shop.committed, shop.rolled_back, _messages(engine), arrived)
+        figures |= {"failures": destination.failures, "killed": killed}
         engine.dispose()
     if as_json:
-        print(json.dumps(asdict(report)))
+        print(json.dumps(figures))
     else:
-        report.show(Console())
-    return 1 if report.problems or report.not_shown else 0
+        show(figures, Console())
+    return 1 if verdict(figures) else 0
 
 
 def _settings(database_url: str, broker_url: str, stream: str) -> Settings:
@@ -78,53 +90,31 @@ def _settings(database_url: str, broker_url: str, stream: str) -> Settings:
     return Settings()
 
 
-def _run(
-    settings: Settings, engine: Engine, destination: FailingProxy, stream_url: str, orders: int, people: Console
-) -> Report:
-    """Take the orders, run the relay until all are delivered, and count."""
-    with people.status("Starting the relay …"):
-        relay = Relay({}, publishers=2).__enter__()
-    try:
-        people.print(f"Taking {orders:,} orders, each with a message in its own transaction …", highlight=False)
-        began = time.monotonic()
-        with Shop(settings, orders) as shop:
-            killed = _until_done(relay, shop, engine, destination, orders, people)
-        seconds = time.monotonic() - began
-    finally:
-        with people.status("Stopping the relay, to count what arrived …"):
-            relay.stop()
-    with redis.Redis.from_url(stream_url, decode_responses=True) as client:
-        return report_of(shop, _messages(engine), arrivals_in(client), seconds, killed, destination.failures)
-
-
-def _until_done(
-    relay: Relay, shop: Shop, engine: Engine, destination: FailingProxy, orders: int, people: Console
-) -> int | None:
-    """Until no message is on its way, or nothing moves for long. In the middle a publish worker is killed: returns how
-    many messages it was sending."""
+def _until_done(relay: Relay, shop: Shop, engine: Engine, destination: FailingProxy, people: Console) -> int:
+    """Take the orders, until no message is on its way, or nothing moves for long. In the middle a publish worker is
+    killed: returns how many messages it was sending."""
     columns = (BarColumn(bar_width=None), TextColumn(COUNTS), TimeElapsedColumn())
-    moved, before, killed = time.monotonic(), None, None
-    with Progress(*columns, console=people, expand=True) as bar:
-        task = bar.add_task("", total=orders, committed=0, delivered=0, retried=0, dead=0)
-        while time.monotonic() < moved + GIVE_UP_SECONDS:
-            is_done = shop.done  # asked before we count, or an order might slip in between
-            messages = _messages(engine).values()
-            counts: dict[str, Any] = {
-                "committed": len(shop.committed),
-                "delivered": sum(state == "sent" for state, _ in messages),
-                "retried": sum(code is not None for state, code in messages if state != "dead"),
-                "dead": sum(state == "dead" for state, _ in messages),
-            }
-            settled = counts["delivered"] + counts["dead"]
-            bar.update(task, completed=settled, **counts)
-            if is_done and settled == len(messages):
-                break
-            if counts != before:
-                moved, before = time.monotonic(), counts
-            if killed is None and counts["delivered"] > 0.4 * orders:
-                destination.hold = True
-                killed = _kill_one_that_sends(relay, engine, people)
-            time.sleep(0.2)
+    moved, before, killed = time.monotonic(), None, 0
+    with ThreadPoolExecutor(1) as thread, Progress(*columns, console=people, expand=True) as bar:
+        try:
+            taking = thread.submit(shop.take_orders)
+            task = bar.add_task("", total=shop.orders, committed=0, delivered=0, retried=0, dead=0)
+            while time.monotonic() < moved + GIVE_UP_SECONDS:
+                is_done = taking.done() and taking.result() is None  # asked first, or an order might slip in between
+                counts = counted(shop.committed.copy(), shop.rolled_back, _messages(engine), [])
+                counts["delivered"] = counts["committed"] - counts["dead"] - counts["unfinished"]
+                fields: dict[str, Any] = {**counts}
+                bar.update(task, completed=counts["delivered"], **fields)
+                if is_done and not counts["unfinished"]:
+                    break
+                if counts != before:
+                    moved, before = time.monotonic(), counts
+                if not killed and counts["delivered"] > 0.4 * shop.orders:
+                    destination.hold = True
+                    killed = _kill_one_that_sends(relay, engine, people)
+                time.sleep(0.2)
+        finally:
+            shop.closing.set()
     return killed
 
 
@@ -135,36 +125,18 @@ def _messages(engine: Engine) -> dict[str, tuple[str, str | None]]:
         return {id: (state, code) for id, state, code in rows}
 
 
-def _kill_one_that_sends(relay: Relay, engine: Engine, people: Console) -> int | None:
-    """`kill -9` of a publish worker and its pool, if one sends within a second. Returns how many messages it was
-    sending."""
+def _kill_one_that_sends(relay: Relay, engine: Engine, people: Console) -> int:
+    """`kill -9` of a publish worker and its pool, if one is met in the middle of a send. Returns how many messages it
+    was sending."""
     deadline = time.monotonic() + 1
-    while time.monotonic() < deadline:
-        for holder in _sending(engine):
-            if (child := _worker(relay, holder)) is None:
-                continue
-            os.killpg(child.pid, signal.SIGSTOP)  # first, to be sure that it dies in the middle of a send
-            if held := _sending(engine).get(holder, 0):
-                child.end()
-                people.print(f"kill -9 of {child.name}, which was sending; messages in its hands: {held:,}")
-                return held
-            os.killpg(child.pid, signal.SIGCONT)
-        time.sleep(0.002)
-    return None
-
-
-def _sending(engine: Engine) -> dict[str, int]:
-    """How many messages each process has begun to send and not settled."""
     with engine.connect() as connection:
-        rows = connection.execute(
-            text("SELECT holder, sum(cardinality(seqs)) FROM outbox_leases WHERE begun_at IS NOT NULL GROUP BY holder")
-        )
-        return {holder: int(count) for holder, count in rows}
-
-
-def _worker(relay: Relay, holder: str) -> Child | None:
-    """The worker to which a process belongs. A holder is `<host>:<pid>`."""
-    with suppress(ProcessLookupError, ValueError):
-        group = os.getpgid(int(holder.rpartition(":")[2]))
-        return next((child for child in relay if child.pid == group and child.alive), None)
-    return None
+        while time.monotonic() < deadline:
+            for holder, count in connection.execute(SENDING):
+                with suppress(ProcessLookupError, StopIteration):
+                    group = os.getpgid(int(holder.rpartition(":")[2]))  # a holder is <host>:<pid>
+                    worker = next(child for child in relay if child.pid == group)
+                    worker.end()
+                    people.print(f"kill -9 of {worker.name}, which was sending; messages in its hands: {count:,}")
+                    return int(count)
+            time.sleep(0.02)
+    return 0

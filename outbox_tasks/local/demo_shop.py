@@ -1,40 +1,24 @@
-"""The demo's order application: it uses SQLAlchemy, and publishes in its own transactions."""
+"""The demo's order application, which publishes in its own transactions, and its destination, which fails sometimes."""
 
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from contextlib import suppress
 
-from sqlalchemy import create_engine, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, create_engine, text
 
 from outbox_tasks.database.engine import engine_url
+from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
 
-COMMITTED, ROLLED_BACK, UNDELIVERABLE = "committed", "rolled back", "committed, and its message can't be delivered"
-"""What will become of an order."""
+ORDERS = Table("demo_orders", MetaData(), Column("id", BigInteger, primary_key=True))
 
 # No publisher takes headers that are not text. A writer in another language may do this by mistake.
-BAD_MESSAGE = text("""SELECT outbox_publish('order.created', jsonb_build_object('id', CAST(:order AS bigint)),
-    key => 'order:' || :order, destination => 'orders', headers => '{"priority": 1}')""")
-
-
-class Base(DeclarativeBase):
-    """The application's tables."""
-
-
-class Order(Base):
-    """An order."""
-
-    __tablename__ = "demo_orders"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    cents: Mapped[int]
+BAD_MESSAGE = text("""SELECT outbox_publish('order.created', '{}', destination => 'orders', headers => '{"n": 1}')""")
 
 
 class PaymentDeclined(Exception):
@@ -42,59 +26,78 @@ class PaymentDeclined(Exception):
 
 
 class Shop:
-    """Takes orders in a thread of its own, 500 in a second at most, and notes what became of each."""
+    """Takes orders, 500 in a second at most, and notes the messages of those that it committed or rolled back."""
 
     def __init__(self, settings: Settings, orders: int) -> None:
-        self.committed: dict[str, float] = {}
-        """Unix time just before the commit, by the message's id."""
+        self.orders = orders
+        self.committed: set[str] = set()
         self.rolled_back: set[str] = set()
-        self.undeliverable = ""
+        self.closing = threading.Event()
         self._outbox = Outbox(settings)
         self._engine = create_engine(engine_url(str(settings.database_url)))
-        Base.metadata.create_all(self._engine)
-        fates = [COMMITTED] * (orders - 1) + [ROLLED_BACK] * max(1, orders // 10) + [UNDELIVERABLE]
-        random.shuffle(fates)
-        self._closing = threading.Event()
-        self._thread = ThreadPoolExecutor(1)
-        self._taking = self._thread.submit(self._take, fates)
 
-    @property
-    def done(self) -> bool:
-        """Whether all orders are taken. Raises the error that stopped the thread."""
-        return self._taking.done() and self._taking.result() is None
-
-    def _take(self, fates: Sequence[str]) -> None:
-        interval = max(4 / len(fates), 1 / 500)  # four seconds at least: a worker is killed in the middle
+    def take_orders(self) -> None:
+        """Take all of them, and roll back a tenth more. The message of the first can't be delivered."""
+        ORDERS.create(self._engine)
+        declined = [True] * max(1, self.orders // 10) + [False] * (self.orders - 1)
+        random.shuffle(declined)
+        pause = max(4 / len(declined), 1 / 500)  # four seconds at least: a worker is killed in the middle
         start = time.monotonic()
-        for n, fate in enumerate(fates):
-            if self._closing.wait(max(0.0, start + n * interval - time.monotonic())):
-                return
-            self._order(fate)
-
-    def _order(self, fate: str) -> None:
-        id = ""
-        try:
-            with Session(self._engine) as session, session.begin():
-                order = Order(cents=random.randint(100, 100_000))
-                session.add(order)
-                session.flush()
-                if fate is UNDELIVERABLE:
-                    id = self.undeliverable = str(session.scalar(BAD_MESSAGE, {"order": str(order.id)}))
-                else:
-                    payload = {"id": order.id, "cents": order.cents}
-                    id = str(self._outbox.publish(session, "order.created", payload, key=f"order:{order.id}"))
-                if fate is ROLLED_BACK:
-                    raise PaymentDeclined
-                before_commit = time.time()
-        except PaymentDeclined:
-            self.rolled_back.add(id)
-        else:
-            self.committed[id] = before_commit
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closing.set()
-        self._thread.shutdown()
+        with self._engine.begin() as connection:
+            self.committed.add(str(connection.scalar(BAD_MESSAGE)))
+        for order, is_declined in enumerate(declined):
+            if not self.closing.wait(max(0.0, start + order * pause - time.monotonic())):
+                with suppress(PaymentDeclined), self._engine.begin() as connection:
+                    self._take(connection, order, is_declined)
         self._engine.dispose()
+
+    def _take(self, connection: Connection, order: int, is_declined: bool) -> None:
+        connection.execute(ORDERS.insert(), {"id": order})
+        id = str(self._outbox.publish(connection, "order.created", {"id": order}, key=f"order:{order}"))
+        (self.rolled_back if is_declined else self.committed).add(id)
+        if is_declined:
+            raise PaymentDeclined
+
+
+class FailingProxy:
+    """A proxy before a Redis server, which drops a share of the requests. Its threads end with the process."""
+
+    def __init__(self, port: int) -> None:
+        self.failures = 0
+        self.hold = False
+        """Set it to be slow with the next request: so its sender can be killed meanwhile."""
+        self._redis = (LOOPBACK, port)
+        self._listening = socket.create_server((LOOPBACK, 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listening.accept()
+            threading.Thread(target=self._requests, args=(near,), daemon=True).start()
+
+    def _requests(self, near: socket.socket) -> None:
+        with near, suppress(OSError), socket.create_connection(self._redis) as far:
+            threading.Thread(target=_answers, args=(far, near), daemon=True).start()
+            while request := near.recv(1 << 20):
+                time.sleep(0.002)  # as over a network
+                if b"XADD" in request:
+                    if self.hold:
+                        self.hold = False
+                        time.sleep(1.0)
+                    if random.random() < 0.06:
+                        self.failures += 1
+                        near.shutdown(socket.SHUT_RDWR)
+                        # How much of the request reaches Redis. If all of it does, only the answer is lost: nobody
+                        # knows whether the messages have arrived.
+                        far.sendall(request[: int(len(request) * random.choice((0.0, 0.0, 0.0, 0.5, 1.0)))])
+                        break
+                far.sendall(request)
+            far.shutdown(socket.SHUT_WR)
+
+
+def _answers(far: socket.socket, near: socket.socket) -> None:
+    with suppress(OSError):
+        while answer := far.recv(1 << 20):
+            near.sendall(answer)
+        near.shutdown(socket.SHUT_RDWR)

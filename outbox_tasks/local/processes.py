@@ -1,29 +1,25 @@
 """Child processes: started, watched and ended.
 
 - Each has a session of its own: Ctrl-C in the terminal reaches only us, and we decide the order of their ends.
-- A watcher beside each ends it if we are killed, even by `kill -9`.
+- A shell beside each ends it if we are killed, even by `kill -9`.
 - What it writes goes to a file, where we read it: no thread of ours, and no full pipe on which it would wait.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
-import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
+from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
 from outbox_tasks.local.errors import HasEnded, NotStarted
-from outbox_tasks.local.watcher import Watcher, end_with_us
 
 
 class Child(subprocess.Popen[bytes]):
@@ -32,13 +28,11 @@ class Child(subprocess.Popen[bytes]):
     name: str
     argv: Sequence[str]
     log: Path
-    started: float
-    """By the monotonic clock."""
     options: dict[str, Any]
     """With which the same can be started again."""
     stop_signal = signal.SIGTERM
     stop_timeout: float = 10
-    _watcher: Watcher
+    _watcher: subprocess.Popen[bytes]
     _asked = _ended = False
     _read_up_to = 0
 
@@ -53,32 +47,27 @@ class Child(subprocess.Popen[bytes]):
         log: Path | None = None,
         stop_signal: signal.Signals = stop_signal,
         stop_timeout: float = stop_timeout,
-        death_signal: signal.Signals = signal.SIGKILL,
         user: int | None = None,
     ) -> Self:
         """Start `argv` as `name`.
 
-        `env` is added to our own environment. The output goes to the file `log`. The child gets `death_signal` if we
-        die. `user` is the number of the user and group that it runs as.
+        `env` is added to our own environment. The output goes to the file `log`; without one, to a file that goes with
+        the `Child`. `user` is the number of the user and group that it runs as.
         """
-        full_env = {**os.environ, **(env or {})}
-        command = shutil.which(argv[0], path=full_env.get("PATH"))
-        if command is None:
-            reason = f"the command {argv[0]!r} is not on this machine; install it, or correct PATH"
-            raise NotStarted(name=name, reason=reason, tail="(none)")
         as_user: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
-        path = log or Path(tempfile.mkstemp(prefix="outbox-output-")[1])
-        with open(path, "ab", opener=_private) as output:
+        if log:
+            log.touch(0o600)  # nobody else may read it
+        with log.open("ab") if log else NamedTemporaryFile(prefix="outbox-output-", delete=False) as output:
             child = cls(
-                [command, *argv[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=full_env,
-                cwd=cwd, start_new_session=True, **as_user,
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd,
+                env={**os.environ, **(env or {})}, start_new_session=True, **as_user,
             )  # fmt: skip
-        child.name, child.argv, child.log, child.started = name, argv, path, time.monotonic()
+        child.name, child.argv, child.log = name, argv, Path(output.name)
         child.stop_signal, child.stop_timeout = stop_signal, stop_timeout
         child.options = {"env": env or {}, "cwd": cwd, "log": log, "stop_timeout": stop_timeout}
-        child._watcher = end_with_us(child.pid, death_signal.name.removeprefix("SIG"))
+        child._watcher = end_with_us(child.pid)
         if log is None:
-            weakref.finalize(child, path.unlink, missing_ok=True)
+            weakref.finalize(child, child.log.unlink, missing_ok=True)
         return child
 
     @property
@@ -114,7 +103,8 @@ class Child(subprocess.Popen[bytes]):
             os.killpg(self.pid, signal.SIGKILL)
         self.wait()
         self._ended = True  # the group is never signalled again: its number may be reused
-        self._watcher.release()
+        with suppress(OSError):
+            self._watcher.communicate(b"released\n")
 
     def check(self) -> None:
         """Raises `HasEnded` if it has ended."""
@@ -153,9 +143,18 @@ class Child(subprocess.Popen[bytes]):
         self.stop()
 
 
-def _private(path: str, flags: int) -> int:
-    """Opens a log that only we may read."""
-    return os.open(path, flags, 0o600)
+def end_with_us(group: int) -> subprocess.Popen[bytes]:
+    """A shell that ends a process group when we have died. It reads from a pipe that only we hold; a line says that
+    there is nothing left to end.
+
+    It ignores the signals that may end us, and it is in a session of its own. PostgreSQL frees its shared memory at
+    SIGQUIT.
+    """
+    script = 'trap \'\' HUP INT TERM; read -r _ && exit; kill -s QUIT -- "-$1"; sleep 3; kill -s KILL -- "-$1"'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, "watcher", str(group)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+    )  # fmt: skip
 
 
 class Group(list[Child]):
@@ -181,18 +180,9 @@ class Group(list[Child]):
 
 @contextmanager
 def signals_as_ctrl_c() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does: everything is cleared up. Python ignores
-    what is raised while it deletes an object, so then the signal comes again a little later."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code.co_name == "__del__":
-                threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
-                return
-            frame = frame.f_back
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does: everything is cleared up."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
     finally:

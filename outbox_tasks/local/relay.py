@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
 
 from outbox_tasks.local.commands import BEAT_READY, WORKER_READY, beat_argv, claim_worker_argv, publish_worker_argv
-from outbox_tasks.local.processes import Child, Group
-from outbox_tasks.local.watcher import WatchedDirectory
+from outbox_tasks.local.processes import Group
 
 READY_SECONDS = 180
 STOP_SECONDS = 30
 """Above the hard time limit of a publish task: sends under way may end."""
-
-MONITOR_PORT = "OUTBOX_MONITOR_PORT"
 
 
 class Program(NamedTuple):
@@ -28,54 +25,45 @@ class Program(NamedTuple):
     env: Mapping[str, str] = {}
 
 
-class Relay(Group):
-    """The processes, in the order of their start. They start and stop with the context."""
+def relay_programs(publishers: int = 1, concurrency: int = 1, claimers: int = 1) -> list[Program]:
+    """Those of a relay; beat comes last, so it stops first."""
+    workers = {f"publish{n}": publish_worker_argv(n, concurrency) for n in range(1, publishers + 1)}
+    workers |= {name: claim_worker_argv(name) for name in ["claim", *(f"claim{n}" for n in range(2, claimers + 1))]}
+    return [*(Program(*worker, WORKER_READY) for worker in workers.items()), Program("beat", beat_argv(), BEAT_READY)]
 
-    def __init__(
-        self,
-        env: Mapping[str, str],
-        *,
-        claimers: int = 1,
-        publishers: int = 1,
-        concurrency: int = 1,
-        beside: Sequence[Program] = (),
-        logs: Path | None = None,
-    ) -> None:
-        """`beside` starts when the workers are ready: Flower asks them at once. `logs`: where to keep what they say."""
+
+class Relay(Group):
+    """The processes, in the order of their start. They stop with the context, all at once."""
+
+    def __init__(self, env: Mapping[str, str], logs: Path | None = None) -> None:
+        """`logs`: where to keep what they say."""
         super().__init__()
-        self._env, self._logs, self._beside = env, logs, beside
-        workers = {f"publish{n}": publish_worker_argv(n, concurrency) for n in range(1, publishers + 1)}
-        workers |= {name: claim_worker_argv(name) for name in ["claim", *(f"claim{n}" for n in range(2, claimers + 1))]}
-        self._workers = [Program(name, argv, WORKER_READY) for name, argv in workers.items()]
+        self._env, self._logs = env, logs
+
+    def run(self, *programs: Program) -> None:
+        """Start them side by side, and wait until all are ready."""
+        temporary = self._temporary.name
+        started = []
+        for name, argv, ready, env in programs:
+            log = Path(self._logs or temporary, f"{name}.log")
+            env = {**self._env, "TMPDIR": temporary, **env}
+            started.append((self.start(name, argv, env=env, log=log, stop_timeout=STOP_SECONDS), ready))
+        for child, ready in started:
+            child.wait_for(ready, READY_SECONDS)
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            temporary = stack.enter_context(WatchedDirectory("relay"))  # a killed worker leaves files behind
-            stack.push(super().__exit__)
-            for programs in ([*self._workers, Program("beat", beat_argv(), BEAT_READY)], self._beside):
-                started = [(self._start(program, temporary), program.ready) for program in programs]
-                for child, ready in started:
-                    child.wait_for(ready, READY_SECONDS)
-            self._stack = stack.pop_all()
+        # A killed worker leaves files behind.
+        self._temporary = TemporaryDirectory(prefix="outbox-relay-", ignore_cleanup_errors=True)
         return self
-
-    def _start(self, program: Program, temporary: str) -> Child:
-        env = {**self._env, "TMPDIR": temporary, **program.env}
-        if (port := env.get(MONITOR_PORT, "0")) != "0":
-            env[MONITOR_PORT] = str(int(port) + len(self))  # several workers can't share one
-        log = Path(self._logs or temporary, f"{program.name}.log")
-        return self.start(program.name, program.argv, env=env, log=log, stop_timeout=STOP_SECONDS)
-
-    def check(self) -> None:
-        """Raises `HasEnded` if one of them has ended."""
-        for child in self:
-            child.check()
 
     def stop(self) -> None:
         """Stop all. Workers finish their current task."""
-        for child in reversed(self):  # beat before the workers
-            child.ask_to_stop()
-        self._stack.close()
+        try:
+            for child in reversed(self):
+                child.ask_to_stop()
+            super().__exit__()
+        finally:
+            self._temporary.cleanup()
 
     def __exit__(self, *_: object) -> None:
         self.stop()

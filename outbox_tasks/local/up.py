@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.database.connection import migrating
@@ -29,7 +27,7 @@ from outbox_tasks.local.commands import (
 )  # fmt: skip
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child, signals_as_ctrl_c
-from outbox_tasks.local.relay import MONITOR_PORT, Program, Relay
+from outbox_tasks.local.relay import Program, Relay, relay_programs
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
@@ -37,9 +35,9 @@ from outbox_tasks.settings.web import WEB_PORT
 from outbox_tasks.text import printable, redacted
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
+MONITOR_PORT = "OUTBOX_MONITOR_PORT"
 EXAMPLE = "orders"
 """The destination of the first steps in README."""
-COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 
 def up(*, directory: Path | None, publishers: int, relay: bool, flower: bool, web: bool, console: Console) -> None:
@@ -50,32 +48,28 @@ def up(*, directory: Path | None, publishers: int, relay: bool, flower: bool, we
     """
     with signals_as_ctrl_c(), suppress(KeyboardInterrupt), ExitStack() as stack:
         stack.callback(console.print, "All is stopped.")  # entered first, left last: when everything else has stopped
-        with console.status("Starting database and broker …"):
+        with console.status("Starting …"):
             servers = Servers(stack, Settings(), directory)
-        settings = Settings(database_url=servers.urls[DATABASE])
-        with migrating(settings) as connection:
-            upgrade(connection, settings.database_schema)
-        processes = Relay({})
-        if relay:
-            servers.offer_example()
-            beside = [*(_web(servers, settings) if web else ()), *(_flower(servers) if flower else ())]
-            if settings.feeds:
-                beside.append(Program("feed", feed_worker_argv(), WORKER_READY))
-            with console.status("Starting the relay …"):
-                env = dict(servers.exports)
-                if settings.monitor_port is not None:  # also that of outbox.toml
-                    env[MONITOR_PORT] = str(settings.monitor_port)
-                processes = stack.enter_context(Relay(env, publishers=publishers, concurrency=2, beside=beside))
-            stack.callback(console.print, "Stopping; Ctrl-C once more to hurry …")
+            settings = Settings(database_url=servers.urls[DATABASE])
+            with migrating(settings) as connection:
+                upgrade(connection, settings.database_schema)
+            if relay:
+                servers.offer_example()
+            each_its_own = {} if settings.monitor_port is None else {MONITOR_PORT: "0"}
+            processes = stack.enter_context(Relay({**servers.exports, **each_its_own}))
+            if relay:
+                processes.run(*relay_programs(publishers, concurrency=2))
+                beside = [*(_web(servers, settings) if web else ()), *(_flower(servers) if flower else ())]
+                if settings.feeds:
+                    beside.append(Program("feed", feed_worker_argv(), WORKER_READY))
+                processes.run(*beside)  # now: Flower asks the workers at once
         _welcome(console, servers, with_relay=relay)
         for child in processes:
-            for _ in child.new_lines():  # of the start, which nobody needs
-                pass
+            list(child.new_lines())  # of the start, which nobody needs
         while True:
-            for number, child in enumerate(processes):
+            for child in processes:
                 for line in filter(None, child.new_lines()):
-                    name = (f"{child.name:<9}", COLOURS[number % len(COLOURS)])
-                    console.print(Text.assemble(name, ("│ ", "dim"), printable(line)), soft_wrap=True, highlight=False)
+                    console.print(Text(f"{child.name:<9}│ {printable(line)}"), soft_wrap=True, highlight=False)
             for child in (*processes, *servers.children):
                 child.check()
             time.sleep(0.2)
@@ -109,8 +103,8 @@ class Servers:
 
 def _web(servers: Servers, settings: Settings) -> list[Program]:
     """The page, if what it needs is installed."""
-    if missing := [name for name in ("jinja2", "starlette", "uvicorn") if find_spec(name) is None]:
-        servers.addresses["Page"] = f"needs {' and '.join(missing)}: pip install 'outbox-tasks[web]'"
+    if any(find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")):
+        servers.addresses["Page"] = "is not installed: pip install 'outbox-tasks[web]'"
         return []
     port, password = free_port(WEB_PORT), None if settings.web_users else secrets.token_urlsafe(12)
     login = "with a password of web_users" if password is None else f"as outbox, password {password}"
@@ -130,19 +124,13 @@ def _flower(servers: Servers) -> list[Program]:
 
 def _welcome(console: Console, servers: Servers, *, with_relay: bool) -> None:
     """What runs here, and how an application finds it."""
+    lines = ["outbox-tasks is up" if with_relay else "The servers are up, without a relay", ""]
     names = ", ".join(servers.destinations) or "none: add [destinations.<name>] to outbox.toml"
-    table = Table.grid(padding=(0, 2))
-    for name, address in {**servers.addresses, "Destinations": names}.items():
-        table.add_row(name, Text(address))
-    title = "outbox-tasks is up" if with_relay else "The servers are up, without a relay"
-    console.print(Panel(table, title=title, expand=False))
-    # Outside the panel, so that people can copy them.
+    lines += [f"{name:<14}{address}" for name, address in {**servers.addresses, "Destinations": names}.items()]
     if servers.exports:
-        console.print("In the shell of your application:\n", style="bold")
-        for variable, value in servers.exports.items():
-            console.print(Text(f"export {variable}={shlex.quote(value)}"), soft_wrap=True)
+        lines += ["", "In the shell of your application:", ""]
+        lines += [f"export {variable}={shlex.quote(value)}" for variable, value in servers.exports.items()]
     if servers.destinations and with_relay:
-        console.print("\nPublish something:\n", style="bold")
         arguments = rf"'hello', '{{\"n\": 1}}', destination => '{servers.destinations[0]}'"
-        console.print(Text(f'psql "${DATABASE}" -c "SELECT outbox_publish({arguments})"'), soft_wrap=True)
-    console.print("\nCtrl-C stops everything.\n")
+        lines += ["", "Publish something:", "", f'psql "${DATABASE}" -c "SELECT outbox_publish({arguments})"']
+    console.print(Text("\n".join([*lines, "", "Ctrl-C stops everything.", ""])), soft_wrap=True)

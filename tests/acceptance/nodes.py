@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import celery
@@ -34,9 +35,8 @@ from outbox_tasks.local.commands import (
     claim_worker_argv,
     publish_worker_argv,
 )
-from outbox_tasks.local.processes import Child
+from outbox_tasks.local.processes import Child, end_with_us
 from outbox_tasks.local.servers import EmbeddedServer
-from outbox_tasks.local.watcher import WatchedDirectory, end_with_us
 from outbox_tasks.settings import Settings
 from tests.conftest import eventually
 
@@ -56,7 +56,7 @@ class Forked(Child):
     def __init__(self, name: str, pid: int, code: Path, log: Path, stop_timeout: float) -> None:
         self.name, self.pid, self._code, self.log, self.stop_timeout = name, pid, code, log, stop_timeout
         self.returncode: Any = None
-        self._watcher = end_with_us(pid, "KILL")
+        self._watcher = end_with_us(pid)
 
     def poll(self) -> int | None:
         with suppress(FileNotFoundError):
@@ -80,7 +80,7 @@ class Warm:
     """The server that forks Celery's processes. It ends with this process."""
 
     def __init__(self) -> None:
-        self._codes = WatchedDirectory("warm")
+        self._codes = TemporaryDirectory(prefix="outbox-warm-", ignore_cleanup_errors=True)
         argv = [sys.executable, "-m", "tests.acceptance.warm", self._codes.name]
         pipe = subprocess.PIPE
         self._server = subprocess.Popen(argv, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, start_new_session=True)

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.local.binaries import PostgresInstall
+from outbox_tasks.local.binaries import postgres_programs
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
@@ -177,9 +177,8 @@ def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(
 
 def postgres(program: str, schema: str, *arguments: str) -> str:
     """Run one of PostgreSQL's client programs, with the schema as its search_path."""
-    install = PostgresInstall(None)
     env = {**os.environ, "PGOPTIONS": f"-c search_path={schema}"}
-    command: Sequence[str] = [install.binary(program), *arguments]
+    command: Sequence[str] = [str(postgres_programs() / program), *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from abc import abstractmethod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import redis
@@ -12,7 +13,6 @@ import redis
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer, EmbeddedValkey
-from outbox_tasks.local.watcher import WatchedDirectory
 from tests.conftest import eventually
 from tests.contract.counterparts import Counterpart
 
@@ -29,7 +29,7 @@ class ChildCounterpart(Counterpart):
     def __init__(self) -> None:
         super().__init__()
         self.child: Child | None = None
-        self._directory: WatchedDirectory | None = None
+        self._directory: TemporaryDirectory[str] | None = None
 
     @abstractmethod
     def launch(self) -> Child:
@@ -41,9 +41,9 @@ class ChildCounterpart(Counterpart):
 
     @property
     def directory(self) -> Path:
-        """For its files; they go when it is stopped, or when we die."""
+        """For its files; they go when it is stopped."""
         if self._directory is None:
-            self._directory = WatchedDirectory(self.name)
+            self._directory = TemporaryDirectory(prefix=f"outbox-{self.name}-", ignore_cleanup_errors=True)
         return Path(self._directory.name)
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -15,7 +16,6 @@ from cloudevents.core.bindings.amqp import AMQPMessage, from_binary_event
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.watcher import WatchedDirectory
 from outbox_tasks.model import LeasedMessage
 from tests.certificates import self_signed
 from tests.contract.counterparts import Received
@@ -35,13 +35,13 @@ class Counterpart(ChildCounterpart):
     def __init__(self) -> None:
         super().__init__()
         self.port, self.plain_port, self.control_port = free_port(), free_port(), free_port()
-        self._files: WatchedDirectory | None = None
+        self._files: TemporaryDirectory[str] | None = None
 
     @property
     def files(self) -> Path:
         """Its certificate with the key, at a place that stays when it is stopped: clients know it."""
         if self._files is None:
-            self._files = WatchedDirectory("azure")
+            self._files = TemporaryDirectory(prefix="outbox-azure-")
             self_signed(Path(self._files.name, "certificate.pem"), "localhost")
         return Path(self._files.name)
 
