@@ -12,7 +12,6 @@ docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/coming-over/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/destinations/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/how-to/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/flower.md
-acceptance/test_demo.py::test_when_it_is_stopped
 acceptance/test_pools.py
 acceptance/test_web_browser.py::test_nobody_is_shut_out
 acceptance/test_web_browser.py::test_the_database_may_go
