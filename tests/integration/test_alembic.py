@@ -96,7 +96,7 @@ def test_the_tables_are_made_where_the_settings_say_and_are_not_proposed_to_be_d
     command.check(application.config)
 
 
-@pytest.mark.parametrize("schema", [None, "Outbox"])
+@pytest.mark.parametrize("schema", ["Outbox"])
 def test_a_script_makes_the_same_tables_and_may_run_twice(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: str | None
 ) -> None:

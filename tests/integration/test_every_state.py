@@ -29,17 +29,18 @@ def says(command: Command, *words: str) -> str:
 
 
 @pytest.mark.parametrize("more", SAYS.values(), ids=SAYS)
-@pytest.mark.parametrize("state", STATES)
-def test_a_message_is_shown(state: str, more: dict[str, Any], visit: Visit, rows: Rows, command: Command) -> None:
-    id = write(rows, state, more)
-    shown = json.loads(says(command, "show", id, "--json"))
-    assert f"  {shown['state']}" in says(command, "show", id)
-    for browser in (visit(Role.LOOK), visit(**URLS)):
-        words = browser.text(f"/messages/{id}")
-        assert shown["state"] in words
-        assert shown["waits"] in words
-        assert ("Held by" in words) == (shown["state"] == "leased")
-        assert (", sending" in words) == (bool(shown["begun"]) and shown["state"] == "leased")
+def test_each_message_is_shown(more: dict[str, Any], visit: Visit, rows: Rows, command: Command) -> None:
+    browsers = visit(Role.LOOK), visit(**URLS)
+    for state in STATES:
+        id = write(rows, state, more)
+        shown = json.loads(says(command, "show", id, "--json"))
+        assert f"  {shown['state']}" in says(command, "show", id)
+        for browser in browsers:
+            words = browser.text(f"/messages/{id}")
+            assert shown["state"] in words
+            assert shown["waits"] in words
+            assert ("Held by" in words) == (shown["state"] == "leased")
+            assert (", sending" in words) == (bool(shown["begun"]) and shown["state"] == "leased")
 
 
 DESTINATIONS = """

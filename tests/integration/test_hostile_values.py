@@ -4,7 +4,6 @@ happens."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import closing, suppress
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox_tasks import Inbox, Message, Outbox
 from outbox_tasks.cli import outbox as commands
@@ -73,16 +71,6 @@ class TestWhatIsPublished:
         stored(rows, ids)
         stored(rows, more)
 
-    def test_through_asyncpg(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
-        async def write() -> list[UUID]:
-            made = create_async_engine(engine.url.set(drivername="postgresql+asyncpg"))
-            async with AsyncSession(made) as session, session.begin():
-                ids = [outbox.publish(session, v, {v: v}, to="orders", **fields(v)) for v in HOSTILE]
-            await made.dispose()
-            return ids
-
-        stored(rows, asyncio.run(write()))
-
     def test_by_sql(self, rows: Rows, connection: Connection, schema: str) -> None:
         publish = text(
             f"SELECT {schema}.outbox_publish(:v, CAST(:payload AS text), key => :v, destination => :v, "
@@ -131,24 +119,6 @@ class TestCommands:
             [found] = [json.loads(line)["messages"] for line in done.output.splitlines()]
             assert [one["event_type"] for one in found] == [value], (option, done.output)
 
-    def test_act_on_exactly_that(self, run: Command, rows: Rows) -> None:
-        some, dead = HOSTILE[:4], {"status": "dead", "attempts": 1, "dead_at": seconds_from_now(-60)}
-        ids = [rows.insert(1, event_type=value, key=value, destination=EVERYTHING, **dead)[0] for value in some]
-        for command in [
-            ("redrive", "--key", some[0], "--yes", "--who", some[0]),
-            ("redrive", "--type", some[1], "--yes", "--who", some[1], "--why", some[1]),
-            ("discard", ids[2], "--yes", "--who", some[2], "--why", some[2]),
-            ("pause", EVERYTHING, "--who", EVERYTHING, "--why", EVERYTHING),
-            ("resume", EVERYTHING, "--who", EVERYTHING, "--why", EVERYTHING),
-        ]:
-            assert run(*command).exit_code == 0, command
-        assert [(row.event_type, row.status) for row in rows.hot()] == [
-            (some[0], "pending"), (some[1], "pending"), (some[3], "dead"),
-        ]  # fmt: skip
-        assert [row.event_type for row in rows.archived()] == [some[2]]
-        [entries] = json.loads(run("audit", "--json").output).values()
-        assert {entry["who"] for entry in entries} == {*some[:3], EVERYTHING}
-
 
 @pytest.mark.parametrize("name", ['a"; DROP SCHEMA public; --', "a b", "{x} é", "a-b.c"])
 def test_a_schema_of_an_odd_name_is_a_schema_of_this_name(engine: Engine, name: str) -> None:
@@ -168,11 +138,6 @@ def test_a_schema_whose_name_could_leave_its_quotes_is_refused(engine: Engine, n
         with pytest.raises(ConfigurationError, match="control character in its name"):
             upgrade(connection, name)
         transaction.rollback()
-
-
-def test_the_relay_takes_plain_names_of_schemas_only(settings: MakeSettings) -> None:
-    with pytest.raises(ConfigurationError, match="database_schema"):
-        settings(database_schema='a"; DROP SCHEMA public; --')
 
 
 PLAIN = {

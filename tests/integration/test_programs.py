@@ -37,35 +37,12 @@ def publish():
 
 ENDS = {
     "at the end of the file": "publish()",
-    "sys.exit": "publish()\nsys.exit(3)",
-    "an exception": "publish()\nraise ValueError",
-    "in another thread": "thread = threading.Thread(target=publish)\nthread.start()",
+    "an exception in another thread": "thread = threading.Thread(target=publish)\nthread.start()\nraise ValueError",
     "in an exit function": "publish()\natexit.register(publish)",
     "a child of multiprocessing": (
         "child = multiprocessing.get_context('fork').Process(target=publish)\nchild.start()\nchild.join()"
     ),
     "a child by fork": "if os.fork() == 0:\n    publish()\n    sys.exit()\nos.wait()",
-    "a command of Django": """
-import django
-from django.conf import settings as configured
-from django.core.management import BaseCommand, call_command
-from django.db import connection, transaction
-from sqlalchemy import make_url
-
-url = make_url(settings.database_url)
-database = {"ENGINE": "django.db.backends.postgresql", "NAME": url.database, "USER": url.username}
-database |= {"PASSWORD": url.password, "HOST": url.host, "PORT": url.port}
-database["OPTIONS"] = {"options": f"-c search_path={settings.database_schema}"}
-configured.configure(DATABASES={"default": database})
-django.setup()
-
-class Command(BaseCommand):
-    def handle(self, **options):
-        with transaction.atomic():
-            outbox.publish(connection, "order.created", {}, to="orders")
-
-call_command(Command())
-""",
 }
 """How programs end."""
 

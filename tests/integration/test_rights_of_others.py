@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks import Outbox, Settings
-from outbox_tasks.errors import DatabaseUnavailable, SourceTrouble
+from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
@@ -101,72 +101,35 @@ class TestRowLevelSecurity:
         place.run(*hidden.remedy.partition("\n--")[0].split("\n"))
         assert found(relay, "rows_hidden") == {}
 
-    def test_that_holds_for_the_owner_too_is_named(self, place: Place, relay: Settings) -> None:
-        """Writers' functions have his rights."""
-        owner = f"{place.role}_owner"
-        place.run(f"CREATE ROLE \"{owner}\" LOGIN PASSWORD 'secret'", f'ALTER TABLE outbox_ready OWNER TO "{owner}"')
-        try:
-            place.run(HIDE.format(table="outbox_ready"), "ALTER TABLE outbox_ready FORCE ROW LEVEL SECURITY")
-            hidden = found(place.settings(database_url=place.url_of(owner)), "rows_hidden")["rows_hidden"]
-            assert "outbox_ready" in hidden.fact
-        finally:
-            place.run(
-                f'REASSIGN OWNED BY "{owner}" TO CURRENT_USER', f'DROP OWNED BY "{owner}"', f'DROP ROLE "{owner}"'
-            )
-
-    def test_of_a_feed_is_an_error_of_the_feed(self, place: Place) -> None:
-        source = open_source("shop", place.url)
-        source.init()
-        source.close()
-        place.run(f'GRANT SELECT, DELETE ON outbox_feed TO "{place.role}"', HIDE.format(table="outbox_feed"))
-        place.run(f'GRANT SELECT ON SEQUENCE outbox_feed_number TO "{place.role}"')
-        reader = open_source("shop", place.url_of(place.role))
-        try:
-            with pytest.raises(SourceTrouble, match="row-level security"):
-                reader.look(10)
-        finally:
-            reader.close()
-
     def publish(self, place: Place) -> None:
         with place.engine.begin() as connection:
             Outbox(place.settings()).publish(connection, "order.created", {}, to="orders")
 
 
-class TestALockOfAStranger:
-    """A role with nothing but CONNECT takes the numbers of our advisory locks."""
+LOCKS = {
+    "pg_advisory_lock(hashtextextended('public, pg_temp keys orders', 0))": "takes of messages with keys to orders",
+    "pg_advisory_lock(hashtextextended('outbox maintain public', 0))": "the maintenance",
+    "pg_advisory_lock_shared(('outbox_seq'::regclass::oid::bigint & 127) << 56)": "takes of messages with keys",
+}
 
-    @pytest.mark.parametrize(
-        ("taken", "what"),
-        [
-            (
-                "pg_advisory_lock(hashtextextended('public, pg_temp keys orders', 0))",
-                "takes of messages with keys to orders",
-            ),
-            ("pg_advisory_lock(hashtextextended('outbox maintain public', 0))", "the maintenance"),
-            (
-                "pg_advisory_lock_shared(('outbox_seq'::regclass::oid::bigint & 127) << 56)",
-                "takes of messages with keys",
-            ),
-        ],
-    )
-    def test_is_named_by_the_doctor(self, place: Place, taken: str, what: str) -> None:
-        settings = place.settings()
-        place.command("init", settings=settings)
-        with psycopg.connect(place.url_of(place.role), application_name="evil", autocommit=True) as stranger:
-            stranger.execute(f"SELECT {taken}")
+
+def test_a_lock_of_a_stranger_is_named_and_none_of_a_writer(place: Place) -> None:
+    """A role with nothing but CONNECT takes the numbers of our advisory locks."""
+    settings = place.settings()
+    place.command("init", settings=settings)
+    with psycopg.connect(place.url_of(place.role), application_name="evil", autocommit=True) as stranger:
+        session = f"The session {stranger.info.backend_pid} (evil, role {place.role}"
+        for taken, what in LOCKS.items():
+            stranger.execute(f"SELECT {taken}".encode())
             held = found(settings, "lock_of_a_stranger")["lock_of_a_stranger"]
-            assert held.fact.startswith(f"The session {stranger.info.backend_pid} (evil, role {place.role}")
+            assert held.fact.startswith(session)
             assert held.cause.startswith(f"These wait for it: {what}. ")
             with place.engine.begin() as connection:
-                message = Outbox(settings).publish(connection, "order.created", {}, to="orders", key="a")
+                message = Outbox(settings).publish(connection, "order.created", {}, to="orders", key=what)
             shown = place.command("show", str(message), settings=settings).output
-            assert f"The session {stranger.info.backend_pid} (evil, role {place.role}" in " ".join(shown.split())
+            assert session in " ".join(shown.split())
             stranger.execute("SELECT pg_advisory_unlock_all()")
-            assert found(settings, "lock_of_a_stranger") == {}
-
-    def test_is_none_of_a_writer(self, place: Place) -> None:
-        settings = place.settings()
         place.command("init", f"--writer={place.role}", settings=settings)
-        with psycopg.connect(place.url_of(place.role)) as writer:
-            writer.execute("SELECT outbox_publish('order.created', '{}'::text, key => 'a', destination => 'orders')")
+        with stranger.transaction():
+            stranger.execute("SELECT outbox_publish('order.created', '{}'::text, key => 'a', destination => 'orders')")
             assert found(settings, "lock_of_a_stranger") == {}

@@ -15,7 +15,6 @@ from sqlalchemy import Engine, select, text
 
 from outbox_tasks import Settings
 from outbox_tasks.cli import outbox as commands
-from outbox_tasks.errors import ConfigurationError
 from tests.conftest import Rows, seconds_from_now
 
 SECRET = "hunter2+hunter/2"
@@ -26,14 +25,9 @@ NOBODY = "127.0.0.1:1"
 """Nobody listens there."""
 
 DESTINATIONS = {
-    "amqp": f"amqp://ada:{URL_SECRET}@{NOBODY}/?queue=orders",
     "celery": f"celery://?task=shop.on_order&broker={quote(f'redis://:{URL_SECRET}@{NOBODY}/0', safe='')}",
-    "grpc": f"grpc://{NOBODY}?token={URL_SECRET}",
     "http": f"http://{NOBODY}/{URL_SECRET}?outbox_private=allow&outbox_bearer={URL_SECRET}",
     "kafka": f"kafka://ada:{URL_SECRET}@{NOBODY}/orders",
-    "mqtt": f"mqtt://ada:{URL_SECRET}@{NOBODY}/orders",
-    "nats": f"nats://ada:{URL_SECRET}@{NOBODY}/orders",
-    "redis": f"redis://:{URL_SECRET}@{NOBODY}/0/orders",
     "stream": f"redis+stream://:{URL_SECRET}@{NOBODY}/0/orders",
 }
 
@@ -78,7 +72,7 @@ def test_nothing_that_people_logs_and_tables_are_told_has_a_secret(
     assert clean(repr(Settings()) + str(Settings()))
     caplog.set_level(logging.DEBUG, "outbox_tasks")
     ids = [rows.insert(1, destination=name)[0] for name in values["destinations"]]
-    dead = rows.insert(1, destination="nats", status="dead", attempts=1, dead_at=seconds_from_now(-1))
+    dead = rows.insert(1, destination="kafka", status="dead", attempts=1, dead_at=seconds_from_now(-1))
 
     def run(*arguments: str) -> str:
         said = CliRunner().invoke(commands, arguments, prog_name="outbox-tasks")
@@ -87,15 +81,16 @@ def test_nothing_that_people_logs_and_tables_are_told_has_a_secret(
         return said.output
 
     run("drain")
-    shown = run("status") + run("status", "--json")
+    shown = run("status")
     with rows.engine.connect() as connection:
         failed = connection.execute(select(rows.tables.destinations.c.name, rows.tables.destinations.c.error)).all()
     assert {name for name, error in failed if error} == values["destinations"].keys(), "each was tried, and failed"
-    for command in ("list", "list --by error", "list --by key", "doctor --alerts", "audit", "health", "doctor"):
+    for command in ("list", "list --by error", "list --by key", "doctor --alerts", "audit"):
         run(*command.split())
         run(*command.split(), "--json")
     for command in (
-        ("show", ids[0]), ("show", ids[0], "--json"), ("status", "--prometheus"), ("maintain",),
+        ("doctor",), ("health", "--json"), ("show", ids[0]), ("show", ids[0], "--json"),
+        ("status", "--prometheus"), ("maintain",),
         ("doctor", "--test-alert"), ("export",),
         ("pause", "http", "--why", "a test"), ("resume", "http"), ("redrive", *dead, "--yes"),
     ):  # fmt: skip
@@ -106,23 +101,3 @@ def test_nothing_that_people_logs_and_tables_are_told_has_a_secret(
     for table in (getattr(rows.tables, name) for name in names):
         with rows.engine.connect() as connection:
             assert clean(str(connection.execute(table.select()).all())), table.name
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("database_url", f"no url {SECRET}"),
-        ("broker_url", f"redis//:{URL_SECRET}@h"),
-        ("alert_webhook", f"no url {SECRET}"),
-        ("archive_export", f"no url {SECRET}"),
-        ("destinations", {"orders": {"url": f"no url {SECRET}"}}),
-        ("destinations", {"orders": {"url": "a://b", "claim_check": f"no url {SECRET}"}}),
-        ("destinations", {"orders": {"url": "a://b", "transport_options": f"{SECRET}"}}),
-        ("broker_transport_options", SECRET),
-        ("web_users", {"anna": {"password": SECRET[:7]}}),
-    ],
-)
-def test_no_error_quotes_a_setting_that_may_hold_one(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        Settings(**{name: value})
-    assert clean(f"{refused.value} {refused.value!r} {refused.value.facts}")

@@ -24,7 +24,6 @@ from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 MAX_BYTES: int = Destination.model_fields["max_bytes"].default
 MOST = 256 << 20
 HASTY: dict[str, Any] = {"queue_lease": 3, "send_timeout": 0.5, "statement_timeout": 0.5, "backoff_base": 0.01}
-KEYED = pytest.mark.parametrize("key", [None, "customer:1"])
 
 
 def of_size(size: int) -> Any:
@@ -66,8 +65,10 @@ def hasty_app(settings: MakeSettings, own_redis: EmbeddedValkey, stream: Stream,
     made.close()
 
 
-@KEYED
-@pytest.mark.parametrize(("size", "limit"), [(101, 100), (80_000_000, MAX_BYTES)])
+@pytest.mark.parametrize(
+    ("key", "size", "limit"),
+    [(None, 101, 100), ("customer:1", 101, 100), (None, 80_000_000, MAX_BYTES)],
+)
 def test_a_drain_makes_it_dead_and_sends_the_others(
     new_store: MakeStore, rows: Rows, stream: Stream, key: str | None, size: int, limit: int
 ) -> None:

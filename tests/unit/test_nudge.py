@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -53,6 +54,25 @@ def test_it_waits_for_the_commit_and_not_for_ever(nudge: Nudge, woken: list[set[
     nudge(lambda: False, SHOP)
     eventually(lambda: len(woken) == 3)
     assert time.monotonic() - began >= COMMIT_SECONDS
+
+
+def test_many_at_once_become_few_and_a_failure_stops_none(woken: list[set[Target]]) -> None:
+    wakes: list[float] = []
+
+    def wake(_: object) -> None:
+        wakes.append(time.monotonic())
+        if len(wakes) == 1:
+            raise RuntimeError
+
+    nudge = Nudge(wake)
+    began = time.monotonic()
+    for _ in range(1000):
+        nudge()
+    eventually(lambda: wakes)
+    nudge()
+    eventually(lambda: len(wakes) >= 2)
+    assert len(wakes) <= 3 + (time.monotonic() - began) / PAUSE_SECONDS
+    assert all(later - earlier >= PAUSE_SECONDS for earlier, later in pairwise(wakes))
 
 
 def test_more_calls_than_one_nudge_needs_are_forgotten() -> None:

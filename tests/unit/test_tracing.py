@@ -12,7 +12,6 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.wire import tracing
@@ -117,10 +116,8 @@ class TestWithTracing:
         "headers",
         [
             {"traceparent": UNSAMPLED},
-            {"traceparent": WRITER[:-2] + "02", "tracestate": "v=1"},
             {"traceparent": f"01{UNSAMPLED[2:]}-more"},  # of a later version
             {"traceparent": "00-a-b-01"},
-            {"traceparent": ""},
             {"traceparent": 5},
             ["no mapping"],
         ],
@@ -153,11 +150,6 @@ class TestWithTracing:
         with pytest.raises(KeyboardInterrupt), tracing.sending("orders", "http", [message()]):
             raise KeyboardInterrupt
         assert [attributes(span)["error.type"] for span in spans.get_finished_spans()] == ["KeyboardInterrupt"] * 2
-
-    def test_what_the_relay_does_not_sample_the_consumer_is_told_not_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda: TracerProvider(ALWAYS_OFF, shutdown_on_exit=False))
-        [got] = sent(message())
-        assert not int(got.headers["traceparent"][-2:], 16) & trace.TraceFlags.SAMPLED
 
     def test_a_processor_that_fails_stops_no_message(self, provider: TracerProvider) -> None:
         class Broken(SpanProcessor):
@@ -211,8 +203,6 @@ assert not any(name.startswith("opentelemetry") for name in sys.modules)
 """
 
 
-@pytest.mark.parametrize("blocked", [True, False], ids=["not installed", "installed, but not imported"])
-def test_without_opentelemetry_nothing_changes_and_it_is_not_imported(blocked: bool) -> None:
-    code = NOT_INSTALLED if blocked else NOT_INSTALLED.replace("sys.meta_path.insert(0, Blocked())", "")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+def test_without_opentelemetry_nothing_changes_and_it_is_not_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", NOT_INSTALLED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -95,28 +95,19 @@ class Holder(BaseModel):
         pytest.param(
             {"event_type": ""}, InvalidMessage, "event_type = '' must be text of 1 to 255", id="no event type"
         ),
-        pytest.param({"event_type": None}, InvalidMessage, "event_type = None", id="None as event type"),
-        pytest.param({"event_type": 5}, InvalidMessage, "event_type = 5", id="number as event type"),
         pytest.param({"event_type": "a\0b"}, InvalidMessage, "without NUL", id="NUL in event type"),
         pytest.param({"event_type": "x" * 256}, InvalidMessage, "x" * 40 + "…", id="overlong event type"),
-        pytest.param({"key": "x" * 256}, InvalidMessage, "key = 'xxx", id="overlong key"),
         pytest.param({"key": 42}, InvalidMessage, "key = 42", id="number as key"),
         pytest.param({"headers": {"a": 1}}, InvalidMessage, "must be text", id="number in headers"),
-        pytest.param({"headers": {1: "a"}}, InvalidMessage, "must be text", id="number as header name"),
         pytest.param({"headers": {"a": "é" * 40_000}}, InvalidMessage, "have 80,009 bytes as JSON", id="long headers"),
         pytest.param({"headers": {"celery-message": "{}"}}, InvalidMessage, "is not for the app", id="a forged task"),
         pytest.param({"to": "ordres"}, NoRoute, "Known: audit, orders", id="unknown destination"),
-        pytest.param({"to": ["orders", "x"]}, NoRoute, "'x' is not", id="one unknown destination"),
-        pytest.param({"to": 5}, InvalidMessage, "to = 5 must be the name of a destination", id="number as destination"),
         pytest.param({"to": [None]}, InvalidMessage, "to = [None] must be", id="None among destinations"),
         pytest.param({"to": []}, InvalidMessage, "names no destination", id="to nowhere"),
-        pytest.param({"event_type": "none.a"}, InvalidMessage, "names no destination", id="route to nowhere"),
         pytest.param({"event_type": "other"}, NoRoute, "no route names a destination", id="no route"),
         pytest.param({"payload": "x" * 11}, PayloadTooLarge, "11 bytes, and destination 'orders'", id="too large"),
-        pytest.param({"payload": "é" * 6}, PayloadTooLarge, "12 bytes", id="too large in bytes"),
         pytest.param({"payload": b"x" * 21, "to": "audit"}, PayloadTooLarge, "at most 20", id="too large for audit"),
         pytest.param({"payload": object()}, PayloadNotSerializable, "unknown type", id="unserialisable"),
-        pytest.param({"payload": Opaque(object())}, PayloadNotSerializable, "unknown type", id="unserialisable inside"),
         pytest.param({"payload": {(1, 2): 3}}, PayloadNotSerializable, "keys must be", id="tuple as key"),
         pytest.param({"payload": circle()}, PayloadNotSerializable, "contains itself", id="circular"),
         pytest.param({"payload": pit()}, PayloadNotSerializable, "nested too deeply", id="too deep"),
@@ -128,11 +119,7 @@ class Holder(BaseModel):
         ),
         pytest.param({"payload": [Late()]}, PayloadNotSerializable, "Late.at can't be read", id="half a dataclass"),
         pytest.param({"payload": float("nan")}, PayloadNotSerializable, "Out of range", id="NaN"),
-        pytest.param({"payload": [float("-inf")]}, PayloadNotSerializable, "Out of range", id="infinity"),
         pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
-        pytest.param({"deliver_at": SOON.replace(tzinfo=None)}, InvalidMessage, "time zone", id="naive time"),
-        pytest.param({"delay": -1}, InvalidMessage, "in the past", id="negative delay"),
-        pytest.param({"delay": timedelta(days=-1)}, InvalidMessage, "in the past", id="negative timedelta"),
         pytest.param({"delay": 1, "deliver_at": SOON}, InvalidMessage, "can't be combined", id="both times"),
     ],
 )
@@ -152,12 +139,8 @@ def test_a_message_that_can_not_be_delivered_is_refused(
     [
         {"key": "half \ud800"},
         {"headers": {"a": "NUL \0"}},
-        {"headers": {"a": "half \ud800"}},
-        {"aggregate_id": "NUL \0"},
         {"aggregate_id": 42},
-        {"aggregate_type": "half \ud800"},
         {"content_type": "NUL \0"},
-        {"content_type": 5},
         {"headers": ["a"]},
         {"delay": float("nan")},
         {"delay": 1e300},
@@ -187,15 +170,13 @@ WRONG: dict[str, Callable[[Outbox, Any], Any]] = {
 
 
 @pytest.mark.parametrize("argument", WRONG)
-@pytest.mark.parametrize("value", [5, b"x", ["x"], Outbox], ids=repr)
-def test_an_argument_of_a_wrong_kind_is_refused_by_name(outbox: Outbox, argument: str, value: Any) -> None:
-    if value is Outbox and argument in ("feed", "capture"):
-        pytest.skip("it is a function, as far as anybody knows")
+def test_an_argument_of_a_wrong_kind_is_refused_by_name(outbox: Outbox, argument: str) -> None:
+    value = ["x"]
     with pytest.raises(InvalidArgument, match=rf"nothing was written: {argument.strip()} = .* must be "):
         WRONG[argument](outbox, value)
 
 
-@pytest.mark.parametrize("session", [None, object(), "postgresql://", create_engine("sqlite://")])
+@pytest.mark.parametrize("session", [None, create_engine("sqlite://")])
 def test_an_object_that_is_no_session_is_refused_by_its_type(outbox: Outbox, session: Any) -> None:
     with pytest.raises(UnsupportedSession, match="Pass a SQLAlchemy Session") as caught:
         outbox.publish(session, "order.created", "x")
@@ -210,9 +191,7 @@ def test_a_database_without_skip_locked_is_refused(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("kind", [Hero, Order])
-@pytest.mark.parametrize(
-    "wrap", [lambda it: it, lambda it: [it], lambda it: {"it": it}, lambda it: Holder(it=it), Opaque], ids=range(5)
-)
+@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: {"it": [it]}, lambda it: Holder(it=it), Opaque])
 def test_a_mapped_object_that_is_not_loaded_is_loaded_or_refused(
     settings: MakeSettings, kind: Any, wrap: Callable[[Any], Any]
 ) -> None:
