@@ -1,7 +1,7 @@
 """Where a message may go from each place, in one transaction. Steps within a place are not told.
 
 A place with `, run out` is a lease that had run out when it ended. The trace of a run (`trace.py`) notes each move, and
-whatever is not in this table is a bug. A test finds each move of the model of the protocol in the table.
+whatever is not in this table is a bug.
 """
 
 from __future__ import annotations

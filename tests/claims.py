@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import LeasedMessage, Single, Step
-from outbox_tasks.relay.claim import _shared
+from outbox_tasks.model import DrainAsked, LeasedMessage, Single, Step
+from outbox_tasks.relay.claim import Pace, _shared, claim
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
@@ -17,6 +17,18 @@ from outbox_tasks.relay.store.takes import Batch
 def keep_house(store: Store) -> None:
     """Take back the leases that have run out, and make the messages due whose wait is over."""
     store.keep_house(at_once=True)
+
+
+def claimed(store: Store, queued: int = 0, pace: Pace | None = None) -> tuple[list[Single], list[DrainAsked]]:
+    """The tasks of one claim. Without a `pace`: of a process that knows its destinations to be quick."""
+    tasks: tuple[list[Single], list[DrainAsked]] = ([], [])
+
+    def send(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+        tasks[0].extend(singles)
+        tasks[1].extend(drains)
+
+    claim(store, send, lambda: queued, pace or Pace(store.settings.destinations))
+    return tasks
 
 
 def take(store: Store, shares: Mapping[str, int]) -> list[Single]:

@@ -16,14 +16,13 @@ acceptance/test_pools.py
 acceptance/test_web_browser.py::test_nobody_is_shut_out
 acceptance/test_web_browser.py::test_the_database_may_go
 acceptance/test_webhook_trouble.py
-fault/test_beats.py::test_two_beats
+fault/test_broker.py::TestBehindAProxy
 fault/test_clocks.py
-fault/test_database_hangs.py::test_a_failover_to_a_synchronous_standby
-fault/test_database_hangs.py::test_everything_is_delivered
-fault/test_database_lost.py::test_a_drain_goes_on
+fault/test_database.py::test_a_drain_goes_on
+fault/test_database.py::test_a_failover_from_a_host_that_hangs
 fault/test_inbox.py
-fault/test_rabbitmq.py::test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks[RabbitMQ 3
-fault/test_rabbitmq.py::test_connections_that_are_lost_in_silence_are_replaced[RabbitMQ 3
+fault/test_rabbitmq.py::test_all_is_delivered_over_lost_connections_and_by_the_nudge_alone[RabbitMQ 3
+fault/test_sentinel.py
 """
 """How their names begin, from `tests/` on."""
 

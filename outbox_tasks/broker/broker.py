@@ -54,8 +54,6 @@ class Broker:
         self._slow_failures = 0
         """How many calls in a row failed slowly."""
         self._spared_until = 0.0
-        self._full = {CLAIM_QUEUE, DRAIN_QUEUE}
-        """The queues that were full at the last look, or were never looked at."""
         self._looked_at = -inf
 
     def check(self) -> None:
@@ -114,16 +112,10 @@ class Broker:
         return self._wake(DRAIN_QUEUE, 10, DRAIN_TASK, destination)
 
     def _wake(self, queue: str, most: int, name: str, *arguments: str) -> bool:
-        """Send a task, unless `most` wait in its queue. A queue that was full is looked at before the send. Others get
-        the task at once, and are looked at afterwards: that saves a round trip, and costs each process at most one
-        task that is not needed."""
         with self.producer() as producer:
-            if queue in self._full and queue_length(producer, queue) >= most:
+            if queue_length(producer, queue) >= most:
                 return False
             self.enqueue(producer, queue, name, str(uuid4()), arguments)
-            self._full.discard(queue)
-            if queue_length(producer, queue) >= most:
-                self._full.add(queue)
         return True
 
     def queued(self) -> int:

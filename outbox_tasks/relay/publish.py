@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import Step
 from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import Listener, Settled, settle
 from outbox_tasks.relay.store import Store
@@ -32,8 +30,7 @@ def publish(
     if message is None:
         store.give_back([token])
         return None
+    # Only the claim looks at the limits of a destination, so what fails there goes back to the table.
+    by_celery = by_celery and destination in store.settings.destinations and not store.limits.of(destination).is_limited
     verdicts = send(store.settings, publishers, destination, [message], by_celery=by_celery)
-    if verdicts[0].step is Step.RETRY and store.limits.of(destination).is_limited:
-        # Only the claim looks at the limits, so the message goes back to the table.
-        verdicts = [replace(verdicts[0], step=Step.LATER)]
     return settle(store, token, destination, verdicts, listener, began)

@@ -19,31 +19,6 @@ from outbox_tasks.errors import BrokerUnreachable
 log = logging.getLogger(__name__)
 
 
-class Outage:
-    """Logs once a minute that beat can't reach its broker. Beat sends something each second, and Celery would log a
-    traceback each time."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._logged_at = float("-inf")
-
-    def goes_on(self, error: BrokerUnreachable) -> None:
-        """A send has failed."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        if now >= self._logged_at + 60:
-            self._logged_at = now
-            log.error("beat can't send anything, and tries again and again: %s", error)
-
-    def is_over(self) -> None:
-        """A send has worked."""
-        if self._since is not None:
-            log.warning("beat sends again, after %.0f s", time.monotonic() - self._since)
-            self._since = None
-            self._logged_at = float("-inf")
-
-
 class RelayTask(Task):
     """A task of the relay. Neither its app's configuration for all tasks nor the app's own Task class applies to it:
     they may retry or acknowledge in other ways. Celery would replace a None here by the configuration's value.
@@ -54,8 +29,6 @@ class RelayTask(Task):
     broker: Broker
     home: str
     """Its queue. Celery's own attribute for it is deprecated, and routes override it."""
-    outage = Outage()
-    """One for all tasks of a process."""
     once = False
     """It is not sent while its queue already holds one."""
 
@@ -95,7 +68,8 @@ class RelayTask(Task):
     ) -> Any:
         """Send it to its own queue, whatever the app's routes, default exchange or `task_always_eager` say.
 
-        `self.retry` and beat use it too. Raises `BrokerUnreachable`; beat, which tries again, gets None instead.
+        `self.retry` and beat use it too. Raises `BrokerUnreachable`; beat, which tries again, gets None instead: it
+        would log a traceback each second.
         The task never expires: Celery would compare the clocks of two hosts. It ignores the caller's producer: beat's
         does not recover from every loss of its channel.
         """
@@ -110,9 +84,8 @@ class RelayTask(Task):
         except BrokerUnreachable as error:
             if not headers.get(BY_BEAT):
                 raise
-            self.outage.goes_on(error)
+            log.error("beat can't send %s, and tries again: %s", self.name, error)
             return None
-        self.outage.is_over()
         return self.AsyncResult(task_id)
 
     def _send_or_again(self, message: Any, headers: dict[str, Any]) -> None:

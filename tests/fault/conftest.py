@@ -169,13 +169,6 @@ def archive_locked(engine: Engine, schema: str) -> Iterator[Connection]:
 
 
 @contextmanager
-def messages_locked(engine: Engine, schema: str) -> Iterator[Connection]:
-    """Inside, claims wait; afterwards all of them go on at the same moment."""
-    with _locked(engine, f"{schema}.outbox_leases IN SHARE ROW EXCLUSIVE MODE") as connection:
-        yield connection
-
-
-@contextmanager
 def _locked(engine: Engine, what: str) -> Iterator[Connection]:
     with engine.connect() as connection:
         connection.execute(text(f"LOCK TABLE {what}"))

@@ -11,7 +11,7 @@ import pytest
 
 from lab.soak.faults.kind import FAKETIME
 from lab.soak.faults.processes import other_clock
-from outbox_tasks.local.commands import beat_argv, claim_worker_argv, publish_worker_argv
+from outbox_tasks.local.commands import claim_worker_argv, publish_worker_argv
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import CALM, check, drained
@@ -32,28 +32,6 @@ def with_clock(relay: Relay, place: Path, argv: Sequence[str], **clock: str) -> 
     changed = other_clock(place, **clock)
     changed["PYTHONPATH"] = f"{place}:{relay.env()['PYTHONPATH']}"
     return ["env", *(f"{name}={value}" for name, value in changed.items()), *argv]
-
-
-@pytest.mark.parametrize("scheduler", ["outbox_tasks.worker.schedule:Scheduler", "celery.beat:PersistentScheduler"])
-def test_beat_goes_on_when_its_clock_is_set_back(
-    scheduler: str, relay: Relay, rows: Rows, stream: Stream, tmp_path: Path
-) -> None:
-    """By an hour. Rows written in SQL have no nudge: only beat finds them."""
-    clock = tmp_path / "clock"
-    clock.write_text("+3600s")
-    file = {"FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_CACHE_DURATION": "1"}
-    argv = [*beat_argv(), "-S", scheduler, "-s", str(tmp_path / "schedule")]
-    relay.claim()
-    relay.publish(1)
-    beat = relay.beat(with_clock(relay, tmp_path, argv, **file))
-    relay.ready()
-    before = rows.insert(3)
-    drained(rows)
-    clock.write_text("+0s")
-    eventually(lambda: "the clock was set back" in beat.logs())
-    after = rows.insert(3)
-    drained(rows)
-    assert check(rows, stream, before + after) == 0
 
 
 def test_hosts_whose_clocks_are_minutes_apart_deliver_without_a_lease_that_runs_out(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import sys
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 
 import psutil
 import pytest
@@ -24,6 +22,7 @@ from tests.conftest import eventually
 
 MANY = 480
 QUEUE, UNACKNOWLEDGED = "billing", "unacked"
+RECEIVED = r"billing\.charge\[([0-9a-f-]{36})\] received"
 SEED = 20_260_801
 KILLS = 16
 BETWEEN = (1, 18)
@@ -54,7 +53,7 @@ def test_each_effect_is_made_once_while_every_message_comes_twice_and_workers_ar
     chance = random.Random(SEED)
     kills = 0
     while kills < KILLS and (after := len(charged(engine, schema)) + chance.randint(*BETWEEN)) < MANY:
-        eventually(partial(has_charged, engine, schema, after), 90)
+        eventually(lambda after=after: len(charged(engine, schema)) >= after, 90)
         kill(chance.choice(consumers), chance)
         kills += 1
     assert kills >= KILLS / 2, "nearly all was over before somebody was killed"
@@ -64,12 +63,10 @@ def test_each_effect_is_made_once_while_every_message_comes_twice_and_workers_ar
     charges = Counter(charged(engine, schema))
     assert {id: count for id, count in charges.items() if count != 1} == {}
     assert set(charges) == set(ids)
-    deliveries = Counter(id for each in consumers for id in received(each))
+    deliveries = Counter(id for each in consumers for id in re.findall(RECEIVED, each.logs()))
     # kombu's Redis transport may lose the one message that it is just taking out of the queue when it is killed.
     assert sum(deliveries[id] < 2 for id in ids) <= KILLS
-    skipped = sum(each.logs().count("it is a duplicate and was skipped") for each in consumers)
-    assert skipped > 0
-    print(json.dumps({"messages": MANY, "deliveries": deliveries.total(), "skipped": skipped, "kills": kills}))
+    assert any("it is a duplicate and was skipped" in each.logs() for each in consumers)
 
 
 def consumer(relay: Relay, n: int) -> Worker:
@@ -96,15 +93,6 @@ def charged(engine: Engine, schema: str) -> list[str]:
     """The message of every effect that was committed."""
     with engine.connect() as connection:
         return list(connection.scalars(text(f"SELECT id FROM {schema}.charges")))
-
-
-def has_charged(engine: Engine, schema: str, count: int) -> bool:
-    return len(charged(engine, schema)) >= count
-
-
-def received(worker: Worker) -> list[str]:
-    """The message of every task that came to it."""
-    return re.findall(r"billing\.charge\[([0-9a-f-]{36})\] received", worker.logs())
 
 
 def left(server: EmbeddedValkey) -> int:

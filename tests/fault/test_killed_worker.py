@@ -1,33 +1,39 @@
-"""A publish worker that is killed between the send and the settle, by us or by what it sends."""
+"""A worker that is killed: between the send and the settle, by what it sends, or together with its broker."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 
 import pytest
+from celery import Celery
 from celery.platforms import EX_FAILURE
 from sqlalchemy import Engine, cast, func, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
 
+from outbox_tasks import Outbox
 from outbox_tasks.destinations import BATCH_SIZE
+from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import (
     CALM,
-    SLOW,
-    UNHURRIED,
     Here,
     archive_locked,
     check,
     drained,
-    in_the_middle,
     slow_messages,
     waiting_for_locks,
 )
 
 LEASES = {"queue_lease": 30}
 """So the hard time limit of a send is 12.5 s. No test waits for the end of a lease."""
+
+
+TASKS = 60
+SHOP_WORKER = [sys.executable, "-m", "celery", "-A", "tests.fault.shop_app", "worker", "-B", "-c", "2", "-l", "INFO"]
 
 
 def test_messages_that_a_killed_process_sent_but_did_not_settle_are_soon_sent_again_with_the_cause(
@@ -70,27 +76,8 @@ def test_messages_that_a_killed_process_sent_but_did_not_settle_are_soon_sent_ag
     assert {str(row.id): row.attempts for row in rows.archived()} == {id: 2 if id in unsettled else 1 for id in ids}
 
 
-def test_a_worker_that_sigterm_stops_sends_nothing_twice(relay: Relay, rows: Rows, stream: Stream) -> None:
-    worker = relay.publish(concurrency=2, **SLOW, **UNHURRIED)
-    relay.claim(**SLOW, **UNHURRIED)
-    relay.beat(**SLOW, **UNHURRIED)
-    relay.ready()
-    ids = slow_messages(rows)
-    in_the_middle(stream)
-    worker.kill("SIGTERM")
-    worker.container.child.wait(120)  # billiard's pool may wait 30 s for a last result that nobody reads any more
-    assert len(stream) < len(ids)
-    worker.restart()
-    drained(rows)
-    assert check(rows, stream, ids) == 0
-    assert {row.attempts for row in rows.archived()} == {1}
-
-
-@pytest.mark.parametrize("pool", ["solo", "threads"])
-def test_a_drain_ends_after_its_batch_when_its_worker_is_told_to_stop(
-    pool: str, relay: Relay, rows: Rows, stream: Stream
-) -> None:
-    worker = relay.publish(pool=pool, **CALM)
+def test_a_drain_ends_after_its_batch_when_its_worker_is_told_to_stop(relay: Relay, rows: Rows, stream: Stream) -> None:
+    worker = relay.publish(pool="threads", **CALM)
     relay.claim(**CALM)
     relay.ready()
     ids = slow_messages(rows)  # a batch takes two seconds: a drain would send several
@@ -125,7 +112,6 @@ def test_a_message_that_kills_its_worker_or_can_not_be_read_ends_dead_and_its_ne
     relay.ready()
     [killer] = rows.insert(1, destination="told", payload=json.dumps({"die": True}).encode())
     neighbours = rows.insert(10, destination="told")
-    never = literal("infinity").cast(rows.tables.messages.c.created_at.type)
     deep = cast(func.repeat("[", 3000).concat(func.repeat("]", 3000)), JSONB)
     long = cast(literal('{"a": ' + "9" * 5000 + "}"), JSONB)
     unreadable = {
@@ -133,7 +119,6 @@ def test_a_message_that_kills_its_worker_or_can_not_be_read_ends_dead_and_its_ne
         *rows.insert(1, destination="told", headers=long),
     }
     neighbours += rows.insert(10, destination="told")
-    neighbours += rows.insert(1, destination="told", created_at=never)  # a time that Python has not; but no obstacle
 
     def ends() -> dict[str, tuple[str, int, str | None]]:
         columns = "id::text, state, attempts, last_error_code"
@@ -152,3 +137,35 @@ def limited(relay: Relay) -> dict[str, object]:
     """The destinations, with two attempts for `told`."""
     theirs = relay.values["destinations"]
     return {**theirs, "told": {**theirs["told"], "max_attempts": 2}}
+
+
+class TestStoredTasks:
+    @pytest.fixture
+    def values(self, values: dict[str, object]) -> dict[str, object]:
+        return {**values, "destinations": {"tasks": {"url": "celery://", "run_lease": 2}}}
+
+    def test_under_install_no_task_is_lost_with_its_worker_and_its_broker(
+        self, relay: Relay, engine: Engine, rows: Rows, redis_url: str, stream: Stream, own_redis: EmbeddedValkey
+    ) -> None:
+        worker = relay.worker(SHOP_WORKER)
+        relay.ready()
+        app = Celery("shop", broker=own_redis.url, set_as_current=False)
+        outbox = Outbox(relay.settings, celery=app)
+        outbox.install(app)
+        for number in range(TASKS):
+            with Session(engine) as session, session.begin():
+                outbox.delay(session, "shop.mail", number, redis_url, stream.name)
+
+        def mailed() -> Counter[int]:
+            return Counter(map(int, stream.client.lrange(stream.name, 0, -1)))  # type: ignore[arg-type]
+
+        eventually(lambda: TASKS / 4 < len(mailed()) < TASKS * 3 / 4)
+        worker.kill()
+        worker.container.child.end()
+        own_redis.kill()
+        own_redis.start()
+        assert len(mailed()) < TASKS - 5
+        worker.restart()
+        eventually(lambda: len(mailed()) == TASKS, 90)
+        eventually(lambda: {row.state for row in rows.shown()} == {"sent"})
+        assert mailed().total() <= TASKS + 2  # the two that ran as their worker was killed

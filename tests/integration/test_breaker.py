@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from uuid import uuid4
 
@@ -12,13 +11,13 @@ from sqlalchemy import func, insert, text, update
 
 from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
 from outbox_tasks.operating import pauses
-from outbox_tasks.relay.claim import Pace, claim
-from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
+from tests import claims
 from tests.claims import begin, keep_house, take_batch
 from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.storage.relaying import Receiver
 
 OUT = Outcome.outage("connection", "refused")
 
@@ -33,27 +32,21 @@ def store(new_store: MakeStore) -> Store:
     )
 
 
-class Destination:
-    """Answers as it is told, and remembers what it was sent."""
+class Destination(Receiver):
+    """Answers each message with this outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        self.sent: list[str] = []
+        super().__init__(lambda message: outcome)
 
-    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        self.sent += [message.id for message in messages]
-        return [self.outcome] * len(messages)
-
-    def close(self) -> None:
-        """Nothing is open."""
+    @property
+    def sent(self) -> list[str]:
+        return [message.id for message in self.got]
 
 
 def claimed(store: Store) -> list[Single]:
     """The singles of one claim."""
-    found: list[Single] = []
     keep_house(store)
-    claim(store, lambda singles, drains: found.extend(singles), lambda: 0, Pace(store.settings.destinations))
-    return found
+    return claims.claimed(store)[0]
 
 
 def run(store: Store, destination: Destination, singles: Sequence[Single] | None = None) -> list[Step | None]:
@@ -114,33 +107,6 @@ class TestOpening:
         assert run(store, Destination(Outcome.sent())) == [Step.SENT]
         assert [row.attempts for row in rows.archived()] == [10]
 
-    def test_messages_that_fail_again_do_not_open_it(self, new_store: MakeStore, rows: Rows) -> None:
-        """Others got through meanwhile, so that they fail is their own fault."""
-        store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001)
-        sends: Counter[str] = Counter()
-
-        class Twice(Destination):
-            def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-                sends.update(message.id for message in messages)
-                return [OUT if m.event_type == "twice" and sends[m.id] < 3 else Outcome.sent() for m in messages]
-
-        for _ in range(10):
-            rows.insert(1, event_type="twice")
-            rows.insert(1)
-            run(store, Twice(OUT))
-            rows.change(locked_until=seconds_from_now(1000))
-        for expected in (Step.OUTAGE, Step.SENT):
-            due(rows)
-            assert run(store, Twice(OUT)) == [expected] * 10
-            assert state(store) == "closed"
-
-    def test_a_batch_counts_as_one(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(backoff_base=60)
-        rows.insert(10)
-        drain(store, {"orders": Destination(OUT)}, "orders", Listener())
-        [row] = store.traffic.states()
-        assert row.failures == 1
-
     @pytest.mark.parametrize("answer", [Outcome.sent(), Outcome.dead("no", "no"), Outcome.retry("busy", "later")])
     def test_an_answer_in_between_begins_the_count_anew(self, store: Store, rows: Rows, answer: Outcome) -> None:
         rows.insert(3)
@@ -182,14 +148,6 @@ class TestOpening:
         [after] = store.traffic.states()
         assert before.state == "open"
         assert (before.failures, before.pause_until) == (after.failures, after.pause_until)
-
-    def test_other_destinations_go_on(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(breaker_failures=1, destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
-        rows.insert(1)
-        run(store, Destination(OUT))
-        due(rows)
-        rows.insert(1, destination="mails")
-        assert {single.destination for single in claimed(store)} == {"mails"}
 
 
 class TestWhileItIsOpen:
@@ -312,14 +270,6 @@ class TestTrying:
         rows.insert(1)
         assert len(claimed(store)) == 1
 
-    @pytest.mark.parametrize("answer", [Outcome.dead("no", "no"), Outcome.retry("busy", "later")])
-    def test_any_answer_closes_it(self, store: Store, rows: Rows, answer: Outcome) -> None:
-        rows.insert(3)
-        open_it(store, rows)
-        elapse(rows)
-        run(store, Destination(answer))
-        assert state(store) == "closed"
-
 
 class TestAMessageThatIsTheCause:
     def test_spends_its_attempts_while_other_messages_get_through(self, new_store: MakeStore, rows: Rows) -> None:
@@ -342,19 +292,6 @@ class TestAMessageThatIsTheCause:
 
 
 class TestByHand:
-    def test_a_paused_destination_gets_nothing_until_it_is_resumed(self, store: Store, rows: Rows) -> None:
-        rows.insert(5)
-        pauses.pause(store, "orders", "ada", "maintenance")
-        assert claimed(store) == []
-        assert state(store) == "paused"
-        [row] = store.traffic.states()
-        assert (row.paused_by, row.paused_why) == ("ada", "maintenance")
-        elapse(rows)
-        assert claimed(store) == []
-        assert pauses.resume(store, "orders", "ada")
-        assert not pauses.resume(store, "orders", "ada")
-        assert len(run(store, Destination(Outcome.sent()))) == 5
-
     def test_a_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
         rows.insert(3)
         open_it(store, rows)

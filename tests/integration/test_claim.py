@@ -12,20 +12,8 @@ from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import DrainAsked, Single, Step, Verdict
 from outbox_tasks.relay.claim import MANY_DUE, QUEUED_A_SECOND, QUEUED_AT_MOST, Pace, claim
 from outbox_tasks.relay.store import Store
-from tests.claims import begin, keep_house, take_batch
+from tests.claims import begin, claimed, keep_house, take_batch
 from tests.conftest import MakeStore, Rows, seconds_from_now
-
-
-def claimed(store: Store, queued: int = 0) -> tuple[list[Single], list[DrainAsked]]:
-    """The tasks of one claim, of a process that knows its destinations to be quick."""
-    sent: tuple[list[Single], list[DrainAsked]] = ([], [])
-
-    def send(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
-        sent[0].extend(singles)
-        sent[1].extend(drains)
-
-    claim(store, send, lambda: queued, Pace(store.settings.destinations))
-    return sent
 
 
 @pytest.mark.parametrize("key", [None, "same", "others"])
@@ -57,15 +45,6 @@ def test_no_more_singles_are_claimed_than_slow_workers_begin_before_the_leases_r
     assert len(claimed(new_store(singles="all", queue_lease=5))[0]) == 5 * QUEUED_A_SECOND
 
 
-def test_where_all_travel_singly_nothing_is_claimed_while_the_queue_is_full(new_store: MakeStore, rows: Rows) -> None:
-    rows.insert(QUEUED_AT_MOST + 1)
-    store = new_store(singles="all")
-    assert claimed(store, QUEUED_AT_MOST) == ([], [])
-    singles, drains = claimed(store, QUEUED_AT_MOST - 10)
-    assert (len(singles), drains) == (10, [])
-    assert [single.more for single in singles].count(True) == 1  # it wakes the next claim
-
-
 @pytest.mark.parametrize(
     ("singles", "own", "tasks"),
     [(0, None, (0, 1)), ("all", None, (60, 0)), (50, None, (0, 1)), (0, 60, (60, 0)), ("all", 0, (0, 1))],
@@ -77,14 +56,6 @@ def test_the_dial_says_how_many_travel_singly_and_each_destination_may_have_its_
     store = new_store(singles=singles, destinations={"orders": {"url": "a://b", "singles": own}})
     found = claimed(store)
     assert (len(found[0]), len(found[1])) == tasks
-
-
-def test_without_singles_one_message_is_drained(new_store: MakeStore, rows: Rows) -> None:
-    rows.insert()
-    store = new_store(singles=0)
-    singles, drains = claimed(store)
-    assert (len(singles), len(drains)) == (0, 1)
-    assert claimed(store) == ([], [])  # its drain was asked for
 
 
 def test_a_drain_has_its_slot_until_it_ends(new_store: MakeStore, rows: Rows) -> None:
@@ -124,21 +95,16 @@ def test_a_message_that_found_no_room_need_not_wait_for_beat(new_store: MakeStor
     """The single that had the room wakes the claim, though nothing else was due when it was claimed."""
     store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
     pace = Pace()
-    sent: list[Single] = []
-
-    def look() -> None:
-        claim(store, lambda singles, drains: sent.extend(singles), lambda: 0, pace)
-
     rows.insert()
-    look()
+    [single] = claimed(store, pace=pace)[0]
+    assert single.more
     rows.insert()
-    look()
-    assert [single.more for single in sent] == [True]
-    message = begin(store, sent[0])
+    assert claimed(store, pace=pace)[0] == []
+    message = begin(store, single)
     assert message
-    store.settle(sent[0].token, "orders", [Verdict(message, Step.SENT)])
-    look()
-    assert [single.more for single in sent] == [True, False]  # known to be quick: there is always room
+    store.settle(single.token, "orders", [Verdict(message, Step.SENT)])
+    [single] = claimed(store, pace=pace)[0]
+    assert not single.more  # known to be quick: there is always room
 
 
 def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_others(
@@ -152,9 +118,9 @@ def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_oth
     sent: list[Single] = []
 
     def look() -> int:
-        before = len(sent)
-        claim(store, lambda singles, drains: sent.extend(singles), lambda: 0, pace)
-        return len(sent) - before
+        found = claimed(store, pace=pace)[0]
+        sent.extend(found)
+        return len(found)
 
     assert look() == 3
     assert look() == 0

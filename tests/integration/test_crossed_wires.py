@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from celery import Celery
 from click.testing import CliRunner
 from sqlalchemy import URL, Engine, make_url, text
@@ -83,18 +82,6 @@ def test_the_second_relay_on_a_broker_refuses_and_names_both(mine: Settings, oth
         check(relay(other.replace(database_url=text_of(read_only), statement_timeout=0)))
     check(relay(other.replace(broker_url=str(other.broker_url).replace("/0", "/1"))))
     assert crossed(other.replace(broker_url=str(other.broker_url).replace("/0", "/1"))) == []
-
-
-def test_a_broker_that_was_emptied_belongs_to_whoever_is_there_first(
-    mine: Settings, other: Settings, relay: Relay, own_redis: EmbeddedValkey
-) -> None:
-    working = relay(mine)
-    check(working)
-    with redis.Redis.from_url(own_redis.url) as client:
-        client.flushall()
-    assert claim(working) == "nothing was due"
-    with pytest.raises(CrossedWires):
-        check(relay(other))
 
 
 def test_an_outbox_that_was_moved_adopts_the_broker(

@@ -21,11 +21,11 @@ from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_batches, take
+from tests.claims import claimed, drain_batches, take
 from tests.conftest import MakeStore, Rows, eventually
 from tests.integration.doctoring import at_work
 from tests.integration.test_status import Run, env, run  # noqa: F401
-from tests.integration.test_traffic import Destination, claimed, taken
+from tests.integration.test_traffic import Destination, taken
 from tests.integration.test_waits import waits
 
 WHY = "black friday"

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks.errors import TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_batches
 from tests.conftest import MakeStore, Rows, seconds_from_now
@@ -69,22 +68,6 @@ def two(engine: Engine) -> Iterator[Two]:
 
 
 class TestOneKey:
-    @pytest.mark.parametrize(
-        "answer", [Outcome.retry("busy", "later"), Outcome.outage("away", "gone"), Outcome.dead("no", "no")]
-    )
-    def test_the_first_failure_stops_a_key_and_the_rest_loses_no_attempt(
-        self, store: Store, rows: Rows, answer: Outcome
-    ) -> None:
-        before = rows.insert(2, key="a")
-        [bad] = rows.insert(1, key="a", event_type="bad")
-        after = rows.insert(3, key="a")
-        assert drained(store, Destination(bad=answer)) == before
-        assert {(row.attempts, row.lease, row.last_error_code) for row in map(rows.one, after)} == {(0, None, None)}
-        assert drained(store) == []
-        if answer.result != "dead":
-            rows.change([bad], locked_until=seconds_from_now(-1))
-            assert drained(store) == [bad, *after]
-
     def test_if_one_exception_holds_for_all_they_are_sent_in_order_later(self, store: Store, rows: Rows) -> None:
         """A publisher that keeps the order itself gets all of a key at once."""
 
@@ -103,19 +86,6 @@ class TestOneKey:
 
     def test_its_order_counts_and_not_the_priority(self, store: Store, rows: Rows) -> None:
         written = [*rows.insert(key="a", priority=-1), *rows.insert(key="a", priority=1), *rows.insert(key="a")]
-        assert drained(store) == written
-
-    def test_it_belongs_to_one_destination(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
-        rows.insert(1, key="a", locked_until=seconds_from_now(100))
-        other = rows.insert(1, key="a", destination="mails")
-        assert drained(store) == other
-
-    def test_what_does_not_fit_into_a_batch_follows_in_the_next_one(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(destinations={"orders": {"url": "a://b", "max_bytes": 8 << 20}})
-        mib = b"x" * (1 << 20)
-        written = rows.insert(5, key="a", payload=mib) + rows.insert(1, key="a", payload=mib * 5)
-        written += rows.insert(1, key="a")
         assert drained(store) == written
 
 
@@ -199,25 +169,6 @@ class TestLatest:
         assert drained(store, Destination(bad=Outcome.retry("busy", "later"))) == []
         return id
 
-    def test_a_retry_is_discarded_for_a_newer_one(self, store: Store, rows: Rows, failed: str) -> None:
-        newer = rows.insert(2, key="a", latest=True)
-        assert drained(store) == []
-        rows.change([failed], locked_until=seconds_from_now(-1))
-        assert drained(store) == newer
-        assert {(str(row.id), row.state, row.last_error_code) for row in rows.archived()} == {
-            (failed, "discarded", "superseded"), (newer[0], "sent", None), (newer[1], "sent", None),
-        }  # fmt: skip
-
-    def test_a_discarded_retry_says_nothing_about_its_destination(
-        self, new_store: MakeStore, rows: Rows, failed: str
-    ) -> None:
-        store = new_store(breaker_failures=3)
-        rows.insert(1, key="a", event_type="away", latest=True)
-        assert drained(store) == []
-        rows.change([failed], locked_until=seconds_from_now(-1))
-        assert drained(store, Destination(away=Outcome.outage("away", "gone"))) == []
-        assert [state.failures for state in store.traffic.states()] == [1]
-
     @pytest.mark.parametrize(
         "other",
         [
@@ -234,30 +185,3 @@ class TestLatest:
         drained(store)
         rows.change([failed], locked_until=seconds_from_now(-1))
         assert drained(store) == [failed]
-
-    def test_messages_that_have_not_failed_are_all_sent(self, store: Store, rows: Rows) -> None:
-        written = rows.insert(3, key="a", latest=True)
-        assert drained(store) == written
-
-    def test_without_it_every_retry_is_made(self, store: Store, rows: Rows) -> None:
-        written = rows.insert(1, key="a", attempts=1) + rows.insert(1, key="a")
-        assert drained(store) == written
-
-
-class TestBlocked:
-    def test_lists_who_blocks_whom_if_anything_waits_for_it(self, store: Store, rows: Rows) -> None:
-        [dead] = rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60), last_error_code="no")
-        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-50))
-        rows.insert(1, key="b")
-        rows.insert(1, status="dead", dead_at=seconds_from_now(-10))
-        assert held_up(store, 10).keys == []
-        rows.insert(3, key="a")
-        [found] = held_up(store, 10).keys
-        assert (found["destination"], found["key"], found["id"], found["waiting"]) == ("orders", "a", dead, 3)
-        assert found["last_error_code"] == "no"
-
-    def test_lists_only_destinations_where_dead_messages_block(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
-        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
-        rows.insert(1, key="a")
-        assert held_up(store, 10).keys == []

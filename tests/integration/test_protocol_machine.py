@@ -10,7 +10,6 @@ tasks and their runs, dead letters, redrives and discards.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,11 +20,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from lab.trace import Trace
-from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows
 from tests.integration.histories import Relay
-from tests.integration.machine import LONG, Broker, Destination, Forgetful, Task, Worker
+from tests.integration.machine import LONG, Forgetful, Worker
 from tests.supervised.tasks import supervised
 
 STEPS = 80
@@ -78,68 +76,6 @@ def test_the_promises_hold_whatever_happens(
 ) -> None:
     with machine(new_store, rows, redis_url, monkeypatch) as here:
         run(here, EXAMPLES)
-
-
-def claimed(store: Store) -> list[Task]:
-    """The tasks of all that is due."""
-    broker = Broker()
-    claim(store, broker.send, lambda: 0, Pace(store.settings.destinations))
-    return broker.queue
-
-
-def test_a_message_that_two_sent_says_so_whoever_settles_it(
-    new_store: MakeStore, rows: Rows, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crash undoes the begin of one, so the other one can begin the same task. The first one settles first."""
-    with machine(new_store, rows, redis_url, monkeypatch) as here:
-        store, orders = here.store, Destination()
-        rows.insert()
-        [single] = claimed(store)
-        one, other = (Worker(n, store, {"orders": orders}, single) for n in (1, 2))
-        store.begin_is_lost = True
-        one.go_on()
-        store.begin_is_lost = False
-        other.go_on()
-        one.finish()
-        other.finish()
-        [row] = rows.archived()
-        assert len(orders.arrived) == 2
-        assert (row.state, row.last_error_code) == ("sent", "database_crashed")
-
-
-@pytest.mark.parametrize(
-    ("answer", "move", "code"),
-    [
-        ("sent", "sent or discarded", "database_crashed"),
-        ("discarded", "sent or discarded", "ignored"),
-        ("dead", "dead", "no"),
-        ("outage", "later", "away"),
-        ("retry", "retry, short", "busy"),
-    ],
-)
-def test_a_settle_is_a_known_move_though_a_crash_has_undone_its_begin(
-    answer: str,
-    move: str,
-    code: str | None,
-    new_store: MakeStore,
-    rows: Rows,
-    redis_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """And a dead letter says why it died."""
-    with machine(new_store, rows, redis_url, monkeypatch) as here:
-        rows.insert()
-        [single] = claimed(here.store)
-        worker = Worker(2, here.store, {"orders": Destination()}, single)  # one of an even number retries by Celery
-        here.store.begin_is_lost = True
-        worker.go_on()
-        worker.finish([answer])
-        found = here.trace.check()
-        assert not found.wrong, str(found)
-        undone = Counter(["publish", "take singly", "begin", "settle: retry, short"])  # a begun message is leased again
-        assert found.counts == undone + Counter([f"settle: {move}"])
-        [row] = rows.hot() or rows.archived()
-        assert row.last_error_code == code
 
 
 @pytest.fixture(autouse=True)

@@ -1,24 +1,31 @@
-"""How a process of the application reaches the relay's broker: what it sends, how, and after trouble."""
+"""How a process of the application reaches the relay's broker, which may not be the application's: what it sends, and
+after trouble."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import BrokerUnreachable, CrossedWires
+from outbox_tasks.broker.places import same_place
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.worker.install import install
+from outbox_tasks.worker.start_checks import check
 from tests.conftest import MakeSettings, Rows, eventually
 
 NewBroker = Callable[[], Broker]
+NewApp = Callable[..., Celery]
 
 
 @pytest.fixture
@@ -75,6 +82,12 @@ def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(
     assert len(clients()) == 1
 
 
+def publish(outbox: Outbox, engine: Engine) -> bool:
+    with Session(engine) as session, session.begin():
+        outbox.publish(session, "order.created", {}, to="orders")
+    return True
+
+
 def _answers(broker: Broker) -> bool:
     with suppress(BrokerUnreachable):
         return broker.queued() == 0
@@ -85,16 +98,85 @@ def test_commits_wake_the_claim_again_once_the_broker_is_back(
     settings: MakeSettings, rows: Rows, engine: Engine, own_redis: EmbeddedValkey, client: redis.Redis
 ) -> None:
     outbox = Outbox(settings(broker_url=own_redis.url))
-
-    def publish() -> bool:
-        with Session(engine) as session, session.begin():
-            outbox.publish(session, "order.created", {}, to="orders")
-        return True
-
-    publish()
+    publish(outbox, engine)
     eventually(lambda: client.llen(CLAIM_QUEUE))
     own_redis.kill()
-    publish()
+    publish(outbox, engine)
     own_redis.start()
     client.delete(CLAIM_QUEUE)
-    eventually(lambda: publish() and client.llen(CLAIM_QUEUE))
+    eventually(lambda: publish(outbox, engine) and client.llen(CLAIM_QUEUE))
+
+
+@pytest.fixture
+def theirs(own_redis: EmbeddedValkey) -> str:
+    """The application's broker; the relay's is the server's first database."""
+    return own_redis.url.replace("/0", "/1")
+
+
+@pytest.fixture
+def new_app() -> Iterator[NewApp]:
+    with ExitStack() as stack:
+
+        def make(broker: str, **conf: Any) -> Celery:
+            app = Celery("shop", broker=broker, set_as_current=False)
+            app.conf.update(conf)
+            stack.callback(app.close)
+            return app
+
+        yield make
+
+
+def nudges(url: str, prefix: str = "") -> int:
+    with redis.Redis.from_url(url) as client:
+        return int(client.llen(prefix + CLAIM_QUEUE))
+
+
+def test_the_nudge_goes_to_the_broker_of_the_settings_or_else_as_the_app_says(
+    settings: MakeSettings, rows: Rows, engine: Engine, own_redis: EmbeddedValkey, theirs: str, new_app: NewApp
+) -> None:
+    app = new_app(theirs, broker_transport_options={"global_keyprefix": "shop:"})
+    publish(Outbox(settings(broker_url=own_redis.url), celery=app), engine)
+    eventually(lambda: nudges(own_redis.url))
+    assert nudges(theirs, "shop:") == 0
+    for given in (None, theirs):
+        publish(Outbox(settings(broker_url=given), celery=app), engine)
+        eventually(lambda: nudges(theirs, "shop:"))
+        with redis.Redis.from_url(theirs) as client:
+            client.flushdb()
+
+
+def test_an_app_that_has_the_relay_installed_must_have_its_broker(
+    settings: MakeSettings, rows: Rows, own_redis: EmbeddedValkey, theirs: str, new_app: NewApp
+) -> None:
+    resources = install(new_app(theirs), settings(broker_url=own_redis.url))
+    with pytest.raises(ConfigurationError, match=r"Setting broker_url = .* take the relay's tasks from redis://.*/1\."):
+        check(resources)
+    check(install(new_app(theirs), settings(broker_url=theirs)))
+    check(install(new_app(theirs), settings(broker_url=None)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("redis://h/0", "redis://:secret@H:6379", True),
+        ("redis://h/0", "redis://h/1", False),
+        ("redis://h:6380", "redis://h", False),
+        ("rediss://h", "redis://h/0", True),
+        ("amqp://u:p@h//", "pyamqp://h:5672", True),
+        ("amqp://h/shop", "amqp://h/", False),
+        ("amqp://h", "redis://h", False),
+        ("redis://a;redis://b", "redis://b", True),
+        ("redis://[::1]:6379/0", "redis://[::1]", True),
+        ("memory://", "memory://", True),
+        ("amqp://h//", "amqp://h:5672/%2f", True),
+        ("amqp://h/", "amqp://h", True),
+        ("amqp://h/shop", "amqp://h//shop", False),
+        ("amqps://h/my%2Fshop", "amqp://h/my/shop", True),
+        ("sentinel://h/1", "sentinel://h:26379/1", True),
+        ("redis+socket:///run/a?virtual_host=0", "redis+socket://:secret@/run/a", True),
+        ("redis+socket:///run/a?virtual_host=1", "redis+socket:///run/a", False),
+        ("redis+socket:///run/a", "redis+socket:///run/b", False),
+    ],
+)
+def test_two_urls_of_one_broker_are_known_as_one(one: str, other: str, same: bool) -> None:
+    assert same_place(one, other) is same_place(other, one) is same

@@ -1,54 +1,44 @@
-"""A database that can't serve: one clear error of ours, and nothing half-written. On a server of its own."""
+"""A database that can't serve: one clear error of ours, and nothing half-written. On a server of its own, which
+is killed and made silent, and which undoes statements."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import psutil
 import psycopg
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from lab.frozen import frozen
 from lab.proxy import Proxy
-from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import SESSION, engine_url
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseTooSlow,
     DatabaseUnavailable,
-    OutboxError,
     SchemaMissing,
-    UnsupportedDatabase,
 )
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
+from outbox_tasks.model import LeasedMessage, Single, Step, Verdict
 from outbox_tasks.operating import days
 from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Share
 from outbox_tasks.settings import django_project
 from tests.claims import begin, keep_house, take, take_batch
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
-from tests.integration import pgbouncer
-from tests.integration.conftest import Lease
+from tests.storage.relaying import Receiver
 
 TOKEN = str(UUID(int=1))
 MESSAGE = LeasedMessage(
@@ -114,28 +104,8 @@ class TestReadOnly:
                 CALLS[name](read_only)
             assert rows.hot() == before, name
 
-    def test_a_read_only_database_is_not_migrated(
-        self, read_only: Store, engine: Engine, settings: MakeSettings, schema: str
-    ) -> None:
-        with pytest.raises(DatabaseUnavailable), migrating(settings()) as connection:
-            upgrade(connection, f"{schema}_other")
-
 
 class TestTablesGone:
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            "DROP TABLE {0}.outbox_messages, {0}.outbox_leases, {0}.outbox_days, {0}.outbox_versions CASCADE",
-            "ALTER TABLE {0}.outbox_leases RENAME COLUMN destination TO elsewhere; "
-            "ALTER TABLE {0}.outbox_trouble RENAME code TO c; "
-            "ALTER TABLE {0}.outbox_versions RENAME version TO v; ALTER TABLE {0}.outbox_days RENAME date TO d",
-        ],
-    )
-    def test_says_so_and_names_the_remedy(self, store: Store, admin: psycopg.Connection[Any], damage: str) -> None:
-        admin.execute(damage.format(store.settings.database_schema).encode())
-        with pytest.raises(SchemaMissing, match="Run `outbox-tasks init`"):
-            take(store, {"orders": 1})
-
     def test_every_call_says_so(self, store: Store, admin: psycopg.Connection[Any]) -> None:
         admin.execute(f"DROP SCHEMA {store.settings.database_schema} CASCADE".encode())
         for call in CALLS.values():
@@ -195,7 +165,7 @@ class TestServerGone:
         assert pooled.settle(first.token, "orders", [Verdict(message, Step.SENT)])[0] == {message.seq}
         assert begin(fresh, second)
 
-    @pytest.mark.parametrize("step", [Step.SENT, Step.RETRY, Step.OUTAGE])
+    @pytest.mark.parametrize("step", [Step.SENT, Step.RETRY])
     def test_a_send_whose_begin_is_forgotten_is_settled_all_the_same(
         self, server: EmbeddedPostgres, store: Store, rows: Rows, single: Callable[[], Single], step: Step
     ) -> None:
@@ -207,22 +177,6 @@ class TestServerGone:
         assert (row.attempts, row.last_error_code) == (1, None if step is Step.SENT else "away")
         if step is Step.RETRY:
             assert begun(store, taken._replace(token=verdict.token or "")).attempts == 2
-
-    def test_a_retry_whose_settle_is_forgotten_is_on_its_row(
-        self, server: EmbeddedPostgres, store: Store, rows: Rows, single: Callable[[], Single]
-    ) -> None:
-        taken = single()
-        message = begun(store, taken)
-        rows.insert(destination="elsewhere")  # makes the begin durable
-        retry = Verdict(message, Step.RETRY, 1.0, "timeout", "no answer")
-        store.settle(taken.token, "orders", [retry])
-        forget(server, store)
-        if not begin(store, taken._replace(token=retry.token or "")):
-            rows.change([taken.id], locked_until=seconds_from_now(-1))
-            keep_house(store)
-        row = rows.one(taken.id)
-        # Where the server has written the settle by itself, its code is there.
-        assert (row.last_error_code, row.history[-1]["what"]) in (("unsettled", "claimed again"), ("timeout", "failed"))
 
     def test_a_task_that_comes_twice_when_its_begin_is_forgotten_is_on_the_row(
         self,
@@ -312,36 +266,6 @@ class TestSilence:
         assert time.monotonic() - before < 10
         assert len(take(beyond, {"orders": 10})) == 2
 
-    def test_every_call_gives_up_and_works_again_once_the_server_goes_on(
-        self, new_store: MakeStore, rows: Rows, server: EmbeddedPostgres
-    ) -> None:
-        stores = [new_store(statement_timeout=0.2) for _ in CALLS]
-        rows.insert(destination="elsewhere")
-        for store in stores:
-            store.check_version()
-
-        def fails(store: Store, call: Callable[[Store], Any]) -> bool:
-            with pytest.raises(DatabaseUnavailable):
-                call(store)
-            return True
-
-        with frozen(server.pid), ThreadPoolExecutor(len(CALLS)) as pool:
-            waiting = [pool.submit(fails, *one) for one in zip(stores, CALLS.values(), strict=True)]
-            assert all(one.result(30) for one in waiting)
-        for store, call in zip(stores, CALLS.values(), strict=True):
-            eventually(lambda store=store: works(store.check_version))  # type: ignore[misc]
-            call(store)
-
-    def test_a_server_that_does_not_let_us_in_is_given_up(self, beyond: Store, proxy: Proxy) -> None:
-        beyond.close()
-        proxy.silence()
-        before = time.monotonic()
-        with pytest.raises(DatabaseUnavailable, match="timeout"):
-            beyond.check_version()
-        assert time.monotonic() - before < 15
-        proxy.resume()
-        beyond.check_version()
-
     @pytest.mark.parametrize("silent", [False, True], ids=["it would answer", "it would not"])
     def test_a_time_limit_in_a_statement_leaves_nothing_behind(
         self, beyond: Store, proxy: Proxy, rows: Rows, engine: Engine, silent: bool
@@ -399,112 +323,6 @@ def works(call: Callable[[], Any]) -> bool:
     return True
 
 
-class Destination:
-    """Takes everything, and then something happens."""
-
-    def __init__(self, happens: Callable[[], object]) -> None:
-        self.happens = happens
-        self.sent: list[str] = []
-
-    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        self.sent += [message.id for message in messages]
-        self.happens()
-        return [Outcome.sent()] * len(messages)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-@pytest.mark.parametrize("gone", ["connections", "server"])
-def test_what_was_sent_as_the_database_went_away_is_settled_when_it_is_back(
-    server: EmbeddedPostgres, store: Store, rows: Rows, gone: str, admin: psycopg.Connection[Any]
-) -> None:
-    [id] = rows.insert()
-
-    def go() -> None:
-        rows.insert(destination="elsewhere")  # makes the take durable
-        if gone == "server":
-            server.kill()
-            back.start()
-        else:
-            admin.execute(TERMINATE)
-
-    back = threading.Timer(0.5, server.start)
-    destination = Destination(go)
-    assert drain(store, {"orders": destination}, "orders", Listener()).steps == {Step.SENT: 1}
-    if gone == "server":
-        back.join()
-    assert destination.sent == [id]
-    assert [row.last_error_code for row in rows.archived()] == [None]
-
-
-@pgbouncer.needed
-def test_a_pooler_that_is_killed_costs_one_try(postgres_url: str, new_store: MakeStore, rows: Rows) -> None:
-    rows.insert(3)
-    with pgbouncer.pooled(postgres_url, pool_mode="session") as first, Proxy(make_url(first).port or 0) as proxy:
-        url = make_url(first).set(port=proxy.port).render_as_string(hide_password=False)
-        store = new_store(database_url=url, statement_timeout=0)
-        assert len(take(store, {"orders": 1})) == 1
-        [pooler] = [one for one in psutil.Process().children(recursive=True) if one.name() == "pgbouncer"]
-        pooler.kill()
-        with pytest.raises(DatabaseUnavailable):
-            take(store, {"orders": 1})
-        with pgbouncer.pooled(postgres_url, pool_mode="session") as second:
-            proxy.target = make_url(second).port or 0
-            assert len(take(store, {"orders": 10})) == 2
-            store.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A directory on a file system of its own, where one may be made."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", place], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("no file system may be mounted here")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def test_a_full_disk_loses_nothing(small_disk: Path, settings: MakeSettings, schema: str) -> None:
-    with EmbeddedPostgres(small_disk / "postgres", settings={"max_wal_size": "64MB"}) as server:
-        engine = create_engine(engine_url(server.url), pool_pre_ping=True)
-        with engine.begin() as connection:
-            upgrade(connection, schema)
-        rows, store = Rows(engine, schema), Store.connect(settings(database_url=server.url))
-        ids = rows.insert(30, payload=os.urandom(200_000))
-        filler = small_disk / "filler"
-        with suppress(OSError), filler.open("wb", buffering=0) as file:
-            while file.write(b"0" * 65_536):
-                """Until there is no more room."""
-
-        def work() -> None:
-            """Take, begin and settle as much as can be."""
-            if batch := take_batch(store):
-                store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
-
-        refused = 0
-        for _ in range(10):
-            try:
-                work()
-            except DatabaseUnavailable:
-                refused += 1
-        assert refused  # 6 MB can't be archived where there is no room
-        filler.unlink()
-        if not server.alive:  # it could not write its log of changes either
-            server.start()
-        eventually(lambda: works(store.check_version))
-        assert {str(row.id) for row in (*rows.hot(), *rows.archived())} == set(ids)
-        rows.change(locked_until=seconds_from_now(-1))
-        while rows.hot():
-            work()
-            rows.change(locked_until=seconds_from_now(-1))
-        assert sorted(str(row.id) for row in rows.archived()) == sorted(ids)
-        store.close()
-        engine.dispose()
-
-
 class TestLimits:
     def test_a_statement_that_hangs_is_cut(self, new_store: MakeStore, rows: Rows, engine: Engine) -> None:
         store = new_store(statement_timeout=0.2)
@@ -515,55 +333,8 @@ class TestLimits:
                 take(store, {"orders": 1})
         assert len(take(store, {"orders": 1})) == 1
 
-    def test_without_a_limit_no_option_is_asked_for(self, new_store: MakeStore) -> None:
-        """PgBouncer refuses connections that ask for options."""
-        with new_store(statement_timeout=0).engine.connect() as connection:
-            assert connection.scalar(text("SHOW statement_timeout")) == "0"
-            driver = connection.connection.driver_connection
-            assert driver is not None
-            assert "options" not in driver.info.get_parameters()
-
-    def test_a_role_without_rights_is_told_so(
-        self, new_store: MakeStore, postgres_url: str, admin: psycopg.Connection[Any]
-    ) -> None:
-        admin.execute("DROP ROLE IF EXISTS stranger; CREATE ROLE stranger LOGIN PASSWORD 'secret'")
-        url = make_url(postgres_url).set(username="stranger", password="secret")
-        store = new_store(database_url=url.render_as_string(hide_password=False))
-        with pytest.raises(OutboxError):
-            take(store, {"orders": 1})
-
-    def test_the_error_says_that_the_pool_has_too_few_connections(self, store: Store) -> None:
-        store.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
-        held = [store.engine.connect() for _ in range(10)]
-        try:
-            with pytest.raises(DatabaseUnavailable):
-                take(store, {"orders": 1})
-        finally:
-            for connection in held:
-                connection.close()
-
 
 class TestUrls:
-    def test_a_missing_url_is_an_error_that_names_the_setting(self, settings: MakeSettings) -> None:
-        with pytest.raises(ConfigurationError, match="OUTBOX_DATABASE_URL"):
-            Store.connect(settings(database_url=None))
-
-    @pytest.mark.parametrize("url", ["mysql://h/d", "sqlite:///x", "redis://h/0"])
-    def test_the_url_of_another_kind_of_database_is_refused(self, settings: MakeSettings, url: str) -> None:
-        with pytest.raises(UnsupportedDatabase, match="postgresql"):
-            Store.connect(settings(database_url=url))
-
-    @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
-    def test_a_url_is_taken_as_people_write_it(self, scheme: str) -> None:
-        assert engine_url(f"{scheme}://u:p@h/d").drivername == "postgresql+psycopg"
-
-    @pytest.mark.parametrize(
-        "url", ["postgresql://h:port/d", "://", "postgresql+asyncpg://h/d", "postgresql+psycopg2://h/d"]
-    )
-    def test_a_url_that_can_not_work_is_refused(self, settings: MakeSettings, url: str) -> None:
-        with pytest.raises(OutboxError):
-            Store.connect(settings(database_url=url))
-
     def test_a_port_that_is_no_number_is_refused_in_a_django_project_too(
         self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -609,7 +380,73 @@ class TestDurability:
             "take": False, "give back": True, "begin": False, "batch": False, "sent": False, "failed": False,
         }  # fmt: skip
 
-    def test_the_setting_does_not_stay_on_the_connection(self, store: Store, lease: Lease) -> None:
-        lease()
-        with store.engine.connect() as connection:
-            assert connection.scalar(text("SHOW synchronous_commit")) == "on"
+
+Refuse = Callable[[str, str, int], None]
+
+STATES = pytest.mark.parametrize("state", ["40P01", "57014", "53100"], ids=["deadlock", "too slow", "disk full"])
+
+
+@pytest.fixture
+def refuse(rows: Rows, schema: str) -> Refuse:
+    """Have the server undo the first statements that do this to a lease."""
+
+    def refuse(act: str, state: str, count: int) -> None:
+        for statement in (
+            f"CREATE SEQUENCE {schema}.tries",
+            f"CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"IF nextval('{schema}.tries') <= {count} THEN RAISE SQLSTATE '{state}'; END IF; "
+            "RETURN coalesce(new, old); END $$",
+            f"CREATE TRIGGER refuse BEFORE {act} ON {schema}.outbox_leases "
+            f"FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()",
+        ):
+            with rows.engine.begin() as connection:
+                connection.exec_driver_sql(statement)
+
+    return refuse
+
+
+def until_it_works(call: Callable[[], object]) -> None:
+    """Make the call again and again."""
+    for _ in range(5):
+        try:
+            call()
+        except DatabaseUnavailable:
+            continue
+        return
+    raise AssertionError("it never worked")
+
+
+@STATES
+def test_a_take_has_taken_nothing(store: Store, rows: Rows, refuse: Refuse, state: str) -> None:
+    rows.insert(3)
+    before = rows.hot()
+    refuse("INSERT", state, 3)  # what is too slow is tried three times
+    with pytest.raises(DatabaseUnavailable):
+        take_batch(store)
+    assert rows.hot() == before
+    until_it_works(lambda: take_batch(store))
+    assert {row.begun for row in rows.hot()} == {True}
+
+
+@STATES
+def test_a_send_does_not_begin_and_may_later(store: Store, rows: Rows, refuse: Refuse, state: str) -> None:
+    [id] = rows.insert()
+    [single] = take(store, {"orders": 1})
+    receiver = Receiver()
+    refuse("UPDATE", state, 3)
+    with pytest.raises(DatabaseUnavailable):
+        publish(store, {"orders": receiver}, "orders", single.token, Listener())
+    assert (receiver.got, rows.one(id).begun) == ([], False)
+    until_it_works(lambda: publish(store, {"orders": receiver}, "orders", single.token, Listener()))
+    assert [message.id for message in receiver.got] == [id]
+    assert [row.attempts for row in rows.archived()] == [1]
+
+
+@STATES
+def test_what_was_sent_is_settled_and_not_sent_again(store: Store, rows: Rows, refuse: Refuse, state: str) -> None:
+    ids = rows.insert(3)
+    refuse("DELETE", state, 2)
+    receiver = Receiver()
+    assert drain(store, {"orders": receiver}, "orders", Listener()).steps == {Step.SENT: 3}
+    assert sorted(message.id for message in receiver.got) == sorted(ids)
+    assert [(row.attempts, row.last_error_code) for row in rows.archived()] == [(1, None)] * 3

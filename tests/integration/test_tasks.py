@@ -38,7 +38,6 @@ from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
 from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
@@ -176,13 +175,6 @@ class TestPublish:
         assert publish(app, single._replace(attempts=1, token=str(row.lease))) == ("SUCCESS", "sent")
         assert [row.attempts for row in rows.archived()] == [2]
 
-    def test_a_long_wait_goes_through_the_table(self, app: Celery, store: Store, rows: Rows, broker_url: str) -> None:
-        single = leased(store, rows, b'{"fail": 1, "retry_after": 500}')
-        state, error = publish(app, single)
-        assert (state, error.message) == ("RETRY", "told")
-        assert waiting(broker_url) == []
-        assert (rows.one(single.id).lease, rows.one(single.id).place) == (None, "waiting")
-
     def test_a_retry_that_the_broker_refuses_is_due_after_its_wait_and_noted_once(
         self, make: MakeApp, own_redis: EmbeddedValkey, store: Store, rows: Rows
     ) -> None:
@@ -212,27 +204,6 @@ class TestPublish:
             ("orders", "order:42", single.id)
         ]
         assert waiting(broker_url) == []
-
-    def test_a_task_whose_lease_is_not_ours_any_more_is_ignored(
-        self, app: Celery, store: Store, rows: Rows, stream: Stream
-    ) -> None:
-        single = leased(store, rows)
-        rows.change(locked_until=seconds_from_now(-1))
-        keep_house(store)
-        before = rows.hot()
-        assert publish(app, single)[0] == "IGNORED"
-        assert (rows.hot(), len(stream)) == (before, 0)
-
-    def test_a_lease_of_another_destination_sends_nothing(
-        self, app: Celery, settings: MakeSettings, rows: Rows, stream: Stream
-    ) -> None:
-        """Who can write to the broker may know a lease; what it is for is on the row."""
-        rows.insert(destination="elsewhere")
-        elsewhere = Store.connect(settings(destinations={"elsewhere": {"url": "a://b"}}))
-        [single] = take(elsewhere, {"elsewhere": 1})
-        assert publish(app, single._replace(destination="orders"))[0] == "IGNORED"
-        assert len(stream) == 0
-        elsewhere.close()
 
     def test_a_send_that_can_not_begin_is_retried_under_the_same_lease(
         self, app: Celery, store: Store, rows: Rows, stream: Stream, broker_url: str, monkeypatch: pytest.MonkeyPatch
@@ -336,9 +307,6 @@ class TestDrain:
         assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", "its messages travel singly")
         assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
 
-    def test_of_an_unknown_destination_does_nothing(self, app: Celery, store: Store) -> None:
-        assert run(app, DRAIN_TASK, "elsewhere") == ("SUCCESS", "unknown destination")
-
     def test_failures_go_back_to_the_table_and_dead_letters_are_told(
         self, app: Celery, rows: Rows, broker_url: str
     ) -> None:
@@ -363,12 +331,6 @@ class TestClaim:
         [told] = heard
         assert (told["tally"].singles, told["tally"].drains) == (40, 0)
         assert run(app, CLAIM_TASK) == ("SUCCESS", NOTHING_CLAIMED)
-
-    def test_tells_of_dead_letters_to_unknown_destinations(self, app: Celery, rows: Rows) -> None:
-        [id] = rows.insert(destination="gone", locked_until=seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS))
-        with hearing(dead_letter) as heard:
-            assert run(app, CLAIM_TASK)[1] == "claimed 0 singles, started 0 drains, 1 dead"
-        assert [(told["message_id"], told["code"]) for told in heard] == [(id, "unknown_destination")]
 
     def test_claims_nothing_while_the_broker_is_gone(
         self, make: MakeApp, rows: Rows, own_redis: EmbeddedValkey
@@ -434,10 +396,6 @@ class TestClaim:
             client.delete(CLAIM_QUEUE)
         app.outbox_relay.claim_returns_at = inf  # it is on its way
         assert not sent()
-
-
-def test_maintenance_makes_partitions_ahead(app: Celery) -> None:
-    assert run(app, MAINTAIN_TASK) == ("SUCCESS", "made 0 partitions, forgot 0 marks, dropped 0 days")
 
 
 def test_what_is_sent_has_no_time_that_another_host_would_compare_with_its_clock(

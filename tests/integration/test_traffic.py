@@ -14,13 +14,12 @@ import pytest
 from sqlalchemy import select, text, update
 
 from outbox_tasks.database.activity import LATE_SECONDS
-from outbox_tasks.model import DrainAsked, LeasedMessage, Outcome, Single, Step
-from outbox_tasks.relay.claim import Pace, claim
+from outbox_tasks.model import LeasedMessage, Outcome, Step
 from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_batches
+from tests.claims import claimed, drain_batches
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 TWO = {name: {"url": "a://b"} for name in ("orders", "mails")}
@@ -47,18 +46,6 @@ class Destination:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def claimed(store: Store) -> tuple[list[Single], list[DrainAsked]]:
-    """The tasks of one claim, of a process that knows its destinations to be quick."""
-    tasks: tuple[list[Single], list[DrainAsked]] = ([], [])
-
-    def send(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
-        tasks[0].extend(singles)
-        tasks[1].extend(drains)
-
-    claim(store, send, lambda: 0, Pace(store.settings.destinations))
-    return tasks
 
 
 def taken(store: Store) -> Counter[str]:
@@ -131,11 +118,6 @@ class TestRate:
             values = {"allowance": allowance, "metered_at": seconds_from_now(-seconds_ago)}
             connection.execute(update(rows.tables.destinations).values(values))
 
-    def test_other_destinations_are_not_limited(self, store: Store, rows: Rows) -> None:
-        rows.insert(100)
-        rows.insert(100, destination="mails")
-        assert taken(store) == {"mails": 100, "orders": 20}
-
     @pytest.mark.parametrize(("seconds", "least"), [(0.5, 10), (60.0, 20)])
     def test_time_fills_the_bucket_up_to_a_second(self, store: Store, rows: Rows, seconds: float, least: int) -> None:
         rows.insert(100)
@@ -178,16 +160,13 @@ class TestAge:
     def store(self, new_store: MakeStore) -> Store:
         return new_store(destinations={"orders": {"url": "a://b", "max_age": 100}})
 
-    def test_a_message_that_is_too_old_is_dead_and_says_why(self, store: Store, rows: Rows) -> None:
+    def test_a_message_that_was_due_for_too_long_is_dead_and_says_why(self, store: Store, rows: Rows) -> None:
         [old] = rows.insert(1, created_at=seconds_from_now(-101))
-        [young] = rows.insert(1, created_at=seconds_from_now(-90))
+        young = rows.insert(1, created_at=seconds_from_now(-90))
+        young += rows.insert(1, created_at=seconds_from_now(-1000), deliver_at=seconds_from_now(-50))
         destination = Destination()
-        assert drain_batches(store, {"orders": destination}) == {Step.SENT: 1, Step.DEAD: 1}
-        assert destination.sent == [young]
+        assert drain_batches(store, {"orders": destination}) == {Step.SENT: 2, Step.DEAD: 1}
+        assert destination.sent == young
         row = rows.one(old)
         assert (row.status, row.last_error_code, row.attempts) == ("dead", "too_old", 0)
         assert row.last_error == "not delivered within 100 seconds"
-
-    def test_the_age_counts_from_deliver_at(self, store: Store, rows: Rows) -> None:
-        rows.insert(1, created_at=seconds_from_now(-1000), deliver_at=seconds_from_now(-50))
-        assert drain_batches(store, {"orders": Destination()}) == {Step.SENT: 1}

@@ -47,12 +47,8 @@ def trace(engine: Engine, rows: Rows, schema: str) -> Iterator[Trace]:
 PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a claim takes what is not due": (WAITS, HELD, "waiting → leased"),
     "a begin comes after the lease has run out": ({**HELD, **OVER}, BEGUN, "leased, run out → begun"),
-    "a message that waits dies of its destination": (WAITS, DEAD, "waiting → dead"),
     "a dead letter is sent": (DEAD, {**BEGUN, **ALIVE}, "dead → begun"),
-    "a dead letter waits": (DEAD, {**WAITS, **ALIVE}, "dead → waiting"),
     "a run begins that was not handed over": (READY, RUNS, "ready → running"),
-    "a task dies because nobody began it": ({**HANDED, **OVER}, DEAD, "handed over, run out → dead"),
-    "a task is sent again while it waits": (HANDED, {**OTHER, "handed_at": null()}, "handed over → leased"),
     "a task is sent again while it runs": (RUNS, {**GONE, **OTHER}, "running → leased"),
 }  # fmt: skip
 
@@ -79,36 +75,6 @@ def test_a_message_in_no_place_or_in_two_is_found(trace: Trace, rows: Rows, sche
         connection.execute(text(f"{died} WHERE id = :id"), {"id": twice[0]})
     found = {wrong.move: [*wrong.lives] for wrong in trace.check().wrong}
     assert found == {("ready", "none"): forgotten, ("none (it was ready)", "dead"): twice}
-
-
-def test_a_wrong_move_is_told_in_plain_words(trace: Trace, rows: Rows) -> None:
-    rows.insert()
-    rows.change(**RUNS)
-    told = str(trace.check())
-    assert "1 times, and there is no such move: ready → running" in told
-    assert "to ready [" in told
-
-
-def _live(store: Store, rows: Rows) -> None:
-    """A message dies, another one is late, and a worker stands still in the middle of a third one."""
-    refuses = {"orders": Refuses()}
-    rows.insert()
-    _run(store, refuses)
-    [late] = rows.insert()
-    singles = take(store, {"orders": 9})
-    rows.change([late], **OVER)
-    _publish(store, refuses, singles)
-    _run(store, refuses)
-    rows.insert()
-    [begun] = take(store, {"orders": 9})
-    store.begin(begun.token, "orders")
-    _run(store, refuses)
-
-
-def test_without_a_bug_none_is_found(trace: Trace, new_store: MakeStore, rows: Rows) -> None:
-    _live(new_store(), rows)
-    found = trace.check()
-    assert not found.wrong, str(found)
 
 
 def test_what_the_relay_people_and_writers_do_is_transitions(

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from uuid import UUID
 
 import pytest
 import yaml
@@ -66,11 +65,6 @@ class TestFunction:
         function.run({}, Context(600))
         assert len(stream) == len(set(stream.ids())) == 2000
 
-    def test_fails_if_a_message_is_dead(self, function: ModuleType, rows: Rows) -> None:
-        rows.insert(1, attempts=20, lease=UUID(int=1), begun=True, locked_until=seconds_from_now(-60))
-        with pytest.raises(RuntimeError, match="messages are dead, or could not be sent"):
-            function.run({}, Context(60))
-
     def test_is_what_the_template_names(self, function: ModuleType) -> None:
         class Loader(yaml.SafeLoader):
             """Takes CloudFormation's own tags for what stands behind them."""
@@ -82,12 +76,6 @@ class TestFunction:
         assert (module, callable(getattr(function, name))) == ("function", True)
         assert properties["Timeout"] > function.LAST_SEND + Settings().send_timeout
         assert Settings().send_timeout < function.LAST_SEND
-
-    def test_has_settings_that_can_be_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OUTBOX_CONFIG", str(EXAMPLES / "lambda" / "outbox.toml"))
-        settings = Settings()
-        settings.check_destinations()
-        assert set(settings.destinations) == {"orders"}
 
 
 def lines_of_cron() -> list[str]:
@@ -118,7 +106,3 @@ class TestCron:
         assert run(drain) == ""
         assert sorted(stream.ids()) == sorted(ids)
         assert run(maintain) == ""
-
-    def test_says_what_is_wrong(self, run: Any, rows: Rows) -> None:
-        rows.insert(1, attempts=20, lease=UUID(int=1), begun=True, locked_until=seconds_from_now(-60))
-        assert "1 is dead" in run(lines_of_cron()[0])

@@ -1,7 +1,9 @@
-"""The protocol as small models: every state that they can get into is visited, and every promise is checked in each.
+"""The protocol where several transactions meet, as small models: every state that they can get into is visited, and
+every promise is checked in each.
 
-`pipe/keys` is the order of messages that share a key, statement by statement; `pipe/hops` is claim, singles, drains and
-settle, with all that gets lost on the way; `pipe/lanes` is where claimers go on reading. `runs` are supervised tasks,
-and `feeds` has the bridges. `explore` visits all states. The `planted` files damage each model in one place at a time,
-to see that the search notices.
+`keys` is the order of messages that share a key, statement by statement; `lanes` is where claimers go on reading.
+`explore` visits all states. `planted` damages a model in one place at a time, to see that the search notices.
+
+What happens between two statements, as when a worker dies, is no matter of a model: the histories of
+tests/integration/test_protocol_machine.py run the code itself.
 """

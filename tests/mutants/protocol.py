@@ -11,14 +11,14 @@ FAULTS = [
         f"{SQL}/claim/expire.sql",
         "WHEN ended.begun_at IS NOT NULL THEN 'unsettled'",
         "",
-        "tests/integration/test_claim.py tests/integration/test_store.py",
+        "tests/integration/test_claim.py tests/integration/test_leases.py",
         "a send that was never settled is repeated without a cause on the row",
     ),
     Fault(
         f"{SQL}/deliver/begin.sql",
         "l.begun_at IS NULL AND",
         "",
-        "tests/integration/test_store.py",
+        "tests/integration/test_leases.py",
         "a single begins twice",
     ),
     Fault(

@@ -12,7 +12,7 @@ RACE = "tests/storage/test_keys.py::test_in_a_race_all_that_is_committed_arrives
 KEYS = f"tests/storage/test_keys.py --deselect={RACE}"
 DRAINS = "tests/storage/test_drain.py"
 TASKS = "tests/integration/test_tasks.py"
-LEASES = "tests/integration/test_store.py"
+LEASES = "tests/integration/test_leases.py"
 
 FAULTS = [
     Fault(SETTLE, "                ask = unhurried\n", "                pass\n", UNIT,

@@ -6,7 +6,7 @@ SQL = "outbox_tasks/database/sql/"
 CLAIM, DELIVER, TRAFFIC = SQL + "claim/", SQL + "deliver/", SQL + "traffic/"
 SETTLE, BEGIN, TRIPPED, KEYS = DELIVER + "settle.sql", DELIVER + "begin.sql", TRAFFIC + "tripped.sql", SQL + "keys.sql"
 
-STORE, BREAKER = "tests/integration/test_store.py::", "tests/integration/test_breaker.py::"
+STORE, BREAKER = "tests/integration/test_leases.py::", "tests/integration/test_breaker.py::"
 CLAIMS, OF_KEYS = "tests/integration/test_claim.py::test_", "tests/storage/test_keys.py::test_"
 DRAINS = "tests/storage/test_drain.py::test_"
 SETTLES, BEGINS, OVER, RECALLS = (f"{STORE}Test{name}" for name in ("Settle", "Begin", "ALeaseThatRanOut", "Recall"))
@@ -62,7 +62,7 @@ FAULTS = [
     Fault(TRAFFIC + "untried.sql", "AND probe = :token::uuid", "", TRIES,
           "a claim that finds nothing to try ends the try of another claim"),
     Fault(TRAFFIC + "try_now.sql", " AND probe IS NULL", "", TRIES, "an act of a person ends a try that is under way"),
-    Fault(TRAFFIC + "metered.sql", "least(greatest(m.rate, 1), coalesce(", "greatest(least(m.rate, 1), coalesce(",
+    Fault(TRAFFIC + "metered.sql", "least(greatest(:rate::float", "greatest(least(:rate::float",
           "tests/integration/test_traffic.py::TestRate", "an idle destination gets a whole minute's rate at once"),
     Fault(CLAIM + "expire.sql", "coalesce(t.attempts, 0) + (ended.begun_at IS NOT NULL)::integer AS attempts",
           "coalesce(t.attempts, 0) AS attempts", OVER, "a message that kills workers lives for ever"),

@@ -10,10 +10,6 @@ ATTACKS = "tests/unit/test_attacks.py"
 INSTALL = "tests/unit/test_install.py"
 
 FAULTS = [
-    Fault(BASE, '            self._logged_at = float("-inf")\n', "", UNIT,
-          "the second outage of a minute is in no log"),
-    Fault(BASE, "            self._since = None\n", "", UNIT, "beat says again and again that it sends again"),
-    Fault(BASE, "self._logged_at + 60", "self._logged_at", UNIT, "an outage fills the log of beat"),
     Fault(BASE, 'headers[WAIT] = options["countdown"]', "pass", TASKS + "::TestPublish",
           "a retry waits by the clock of another host"),
     Fault(BASE, "if self.once and queue_length(producer, self.home):", "if queue_length(producer, self.home) > 99:",

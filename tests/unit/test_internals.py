@@ -50,22 +50,61 @@ def calls(caller: Callable[..., Any], name: str) -> bool:
     return name in caller.__code__.co_names
 
 
-def test_the_loops_of_a_worker_make_their_task_handler_with_create_task_handler() -> None:
+CALLS: list[tuple[Callable[..., Any], str]] = [
+    # A worker makes its task handler, and connects.
+    (loops.asynloop, "create_task_handler"),
+    (loops.synloop, "create_task_handler"),
+    (Consumer.connection_for_read, "ensure_connected"),
+    (Consumer.ensure_connected, "ensure_connection"),
+    (Celery._connection, "Connection"),
+    # It sends events, and returns what it did not acknowledge.
+    (EventDispatcher.publish, "_publish"),
+    (EventDispatcher.flush, "_publish"),
+    (virtual.QoS.restore_unacked, "_restore"),
+    # kombu reads from Redis, makes a client for each command, and a pool process closes what it has inherited.
+    (redis.Channel.__init__, "handlers"),
+    (redis.MultiChannelPoller.on_readable, "handlers"),
+    (redis.Channel.conn_or_acquire.__wrapped__, "_create_client"),  # type: ignore[attr-defined]
+    (redis.Channel._create_client, "pool"),
+    (prefork.process_initializer, "worker_process_init"),
+    (redis.MultiChannelPoller.on_poll_start, "_channels"),
+    (redis.Transport.__init__, "cycle"),
+    # Beat sends what is due.
+    (beat.Service.start, "tick"),
+    (beat.Scheduler.tick, "populate_heap"),
+    # kombu sends to Azure.
+    (azurestoragequeues.Channel._ensure_queue, "queue_service"),
+    (azurestoragequeues.Channel._put, "_ensure_queue"),
+]
+"""Functions, and what they use that we replace or call."""
+
+PARAMETERS: dict[Callable[..., Any], list[str]] = {
+    Consumer.ensure_connected: ["self", "conn"],
+    redis.Channel._create_client: ["self", "asynchronous"],
+    redis.Channel._size: ["self", "queue"],
+    redis.Channel._close_clients: ["self"],
+}
+
+
+def test_private_names_are_there_and_are_called() -> None:
+    assert [(caller, name) for caller, name in CALLS if not calls(caller, name)] == []
+    assert {function: list(signature(function).parameters) for function in PARAMETERS} == PARAMETERS
     assert callable(Consumer.create_task_handler)
-    assert calls(loops.asynloop, "create_task_handler")
-    assert calls(loops.synloop, "create_task_handler")
+    assert callable(redis.Channel._restore)
+    assert hasattr(redis.Channel, "client")
+    assert isinstance(Request.eventer, property)
+    constants = redis.Channel.__init__.__code__.co_consts
+    assert "BRPOP" in {key for const in constants for key in (const if isinstance(const, tuple) else (const,))}
+    azure = azurestoragequeues.Channel.queue_service.fget.__code__
+    assert {"_queue_service", "_url", "_credential"} <= set(azure.co_names)
 
 
-def test_a_worker_connects_with_ensure_connected_which_asks_ensure_connection() -> None:
-    assert list(signature(Consumer.ensure_connected).parameters) == ["self", "conn"]
-    assert calls(Consumer.connection_for_read, "ensure_connected")
-    assert calls(Consumer.ensure_connected, "ensure_connection")
+def test_a_worker_connects_with_the_pauses_that_we_set() -> None:
     with BrokerConnection("memory://") as connection:
         assert connection.ensure_connection(**PAUSES_SECONDS).connected
 
 
-def test_an_app_makes_its_connections_by_amqp_connection_and_kombu_enters_the_name_of_a_host() -> None:
-    assert calls(Celery._connection, "Connection")
+def test_kombu_enters_the_name_of_a_host() -> None:
     several = verified("amqps://a//;amqps://b//")
     assert "server_hostname" in pyamqp.Transport.establish_connection.__code__.co_consts
     assert several.ssl["server_hostname"] is None
@@ -74,39 +113,7 @@ def test_an_app_makes_its_connections_by_amqp_connection_and_kombu_enters_the_na
     assert dict(**several.ssl)["server_hostname"] == "a"
 
 
-def test_events_are_sent_with_publish_of_the_dispatcher() -> None:
-    assert callable(EventDispatcher._publish)
-    assert calls(EventDispatcher.publish, "_publish")
-    assert calls(EventDispatcher.flush, "_publish")
-
-
-def test_unacknowledged_messages_return_by_restore_of_the_channel() -> None:
-    assert callable(redis.Channel._restore)
-    assert calls(virtual.QoS.restore_unacked, "_restore")
-
-
-def test_redis_reads_with_the_handlers_of_the_channel() -> None:
-    assert calls(redis.Channel.__init__, "handlers")
-    assert "BRPOP" in {key for const in redis.Channel.__init__.__code__.co_consts for key in
-                       (const if isinstance(const, tuple) else (const,))}  # fmt: skip
-    assert calls(redis.MultiChannelPoller.on_readable, "handlers")
-
-
-def test_redis_makes_a_client_for_each_command_with_create_client_and_a_pool_for_all() -> None:
-    assert calls(redis.Channel.conn_or_acquire.__wrapped__, "_create_client")  # type: ignore[attr-defined]
-    assert list(signature(redis.Channel._create_client).parameters) == ["self", "asynchronous"]
-    assert calls(redis.Channel._create_client, "pool")
-
-
-def test_redis_knows_the_length_of_a_queue_by_size_of_the_channel() -> None:
-    assert list(signature(redis.Channel._size).parameters) == ["self", "queue"]
-    assert hasattr(redis.Channel, "client")
-
-
 def test_a_pool_process_closes_the_channels_of_the_poller_as_it_begins() -> None:
-    assert calls(prefork.process_initializer, "worker_process_init")
-    assert calls(redis.MultiChannelPoller.on_poll_start, "_channels")
-    assert calls(redis.Transport.__init__, "cycle")
     closed: list[str] = []
     channel = SimpleNamespace(_close_clients=lambda: closed.append("clients"))
     consumer: Any = SimpleNamespace(
@@ -119,12 +126,6 @@ def test_a_pool_process_closes_the_channels_of_the_poller_as_it_begins() -> None
     finally:
         signals.worker_process_init.disconnect(receiver)
     assert closed == ["clients"]
-    assert list(signature(redis.Channel._close_clients).parameters) == ["self"]
-
-
-def test_beat_sends_what_is_due_in_tick_by_the_order_that_populate_heap_makes() -> None:
-    assert calls(beat.Service.start, "tick")
-    assert calls(beat.Scheduler.tick, "populate_heap")
 
 
 def test_no_other_transport_is_taken_for_redis() -> None:
@@ -163,10 +164,6 @@ def test_a_handler_of_others_stays() -> None:
     usual = getsignal(SIGUSR1)
     internals.limit_only_tasks()
     assert getsignal(SIGUSR1) is usual
-
-
-def test_a_request_gives_its_event_dispatcher() -> None:
-    assert isinstance(Request.eventer, property)
 
 
 class OpenTransaction:
@@ -208,13 +205,6 @@ def test_a_worker_marks_that_it_sends_what_follows_a_task(monkeypatch: pytest.Mo
         token = mark.set(SimpleNamespace())
         assert of_writing.sends_what_follows()
         mark.reset(token)
-
-
-def test_kombu_sends_to_azure_with_put_through_the_queue_service() -> None:
-    channel = azurestoragequeues.Channel
-    assert {"_queue_service", "_url", "_credential"} <= set(channel.queue_service.fget.__code__.co_names)
-    assert calls(channel._ensure_queue, "queue_service")
-    assert calls(channel._put, "_ensure_queue")
 
 
 LISTEN: dict[str, Callable[[Engine], None]] = {

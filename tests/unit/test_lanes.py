@@ -1,4 +1,4 @@
-"""Where a claimer goes on reading. tests/model/pipe/lanes.py has the rest."""
+"""Where a claimer goes on reading. tests/model/lanes.py has the rest."""
 
 from __future__ import annotations
 

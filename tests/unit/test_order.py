@@ -47,18 +47,6 @@ def sent(publisher: Answering, keys: Sequence[str | None], **values: Any) -> lis
     return results(send_in_order(settings(**values), {"orders": publisher}, "orders", messages))
 
 
-def test_messages_without_keys_go_at_once() -> None:
-    publisher = Answering({1: OUTAGE})
-    assert sent(publisher, [None] * 3) == [Result.SENT, Result.OUTAGE, Result.SENT]
-    assert publisher.calls == [[0, 1, 2]]
-
-
-def test_different_keys_go_at_once() -> None:
-    publisher = Answering()
-    assert sent(publisher, ["a", None, "b", "c"]) == [Result.SENT] * 4
-    assert publisher.calls == [[0, 1, 2, 3]]
-
-
 def test_messages_of_a_key_go_one_after_the_other_in_waves_with_others() -> None:
     publisher = Answering()
     assert sent(publisher, ["a", "a", "b", None, "a", "b", None]) == [Result.SENT] * 7
@@ -77,11 +65,6 @@ def test_what_has_not_arrived_stops_its_key_alone(answer: Outcome) -> None:
 def test_what_never_arrives_is_passed(answer: Outcome, on_dead: str) -> None:
     publisher = Answering({0: answer})
     assert sent(publisher, ["a", "a"], destination={"on_dead": on_dead}) == [answer.result, Result.SENT]
-
-
-def test_without_a_key_nothing_holds_up_anything() -> None:
-    publisher = Answering({0: OUTAGE})
-    assert sent(publisher, [None, "a", "a"]) == [Result.OUTAGE, Result.SENT, Result.SENT]
 
 
 def test_no_wave_begins_after_the_deadline() -> None:
@@ -121,15 +104,6 @@ def test_an_unknown_exception_is_a_retry_and_says_whether_it_struck_one_or_sever
 
     outcomes = send_in_order(settings(), {"orders": Raising()}, "orders", [message(n) for n in range(count)])
     assert [(o.result, o.code, o.error) for o in outcomes] == [(Result.RETRY, code, repr(error))] * count
-
-
-def test_a_publisher_that_forgets_an_outcome_fails_its_whole_batch() -> None:
-    class Forgetful(Answering):
-        def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-            return super().publish(messages)[1:]
-
-    outcomes = send_in_order(settings(), {"orders": Forgetful()}, "orders", [message(n) for n in range(3)])
-    assert [(o.result, o.code) for o in outcomes] == [(Result.RETRY, "failed_together")] * 3
 
 
 def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:

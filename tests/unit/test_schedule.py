@@ -33,12 +33,6 @@ def test_maintenance_is_due_as_beat_starts_and_then_every_hour(scheduler: Schedu
     assert 3590 < seconds <= 3600
 
 
-def test_claims_are_due_by_their_interval(scheduler: Scheduler) -> None:
-    due, seconds = scheduler.schedule[CLAIM_TASK].is_due()
-    assert not due
-    assert 0 < seconds <= 1
-
-
 def test_beat_sleeps_until_an_entry_is_due(scheduler: Scheduler) -> None:
     scheduler.app.conf.beat_schedule = {"often": {"task": "nothing", "schedule": 0.05}}
     scheduler.setup_schedule()

@@ -130,15 +130,6 @@ def test_what_somebody_else_sends_again_is_stale_and_gets_a_note(away: list[Exce
     assert tables.calls[-1] == ("in vain", [2], bool(away))
 
 
-def test_nothing_that_was_not_sent_was_sent_in_vain() -> None:
-    tables = Tables(ours=lambda seq: False)
-    assert settled(tables, *verdicts(Step.HANDED), Verdict(message(2), Step.BEHIND, sent=False)) == [
-        Step.HANDED,
-        Step.STALE,
-    ]
-    assert [call for call, *_ in tables.calls] == ["settle"]
-
-
 @pytest.mark.parametrize(
     ("steps", "call"),
     [

@@ -17,9 +17,8 @@ from outbox_tasks.broker import broker as broker_module
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, WAIT
 from outbox_tasks.errors import BrokerUnreachable, CrossedWires
-from outbox_tasks.settings import CLAIM_QUEUE, Settings
+from outbox_tasks.settings import Settings
 from outbox_tasks.worker import base_task, liveness, reconnect
-from outbox_tasks.worker.base_task import Outage
 from outbox_tasks.worker.liveness import Liveness
 from outbox_tasks.worker.message_checks import checked
 from outbox_tasks.worker.reconnect import drop_events_while_slow, stop_after_failure
@@ -34,23 +33,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     for module in (base_task, broker_module, liveness, reconnect):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now))
     return made
-
-
-class TestOutageOfBeat:
-    def test_is_told_once_a_minute_and_the_next_one_anew(
-        self, clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        outage = Outage()
-        outage.is_over()
-        for _ in range(2):
-            caplog.clear()
-            for _ in range(90):
-                outage.goes_on(GONE)
-                clock.now += 1
-            outage.is_over()
-            outage.is_over()
-            assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "WARNING"]
-            assert "after 90 s" in caplog.messages[-1]
 
 
 class Taken:
@@ -209,29 +191,6 @@ class TestTroubleWithTheBroker:
         with pytest.raises(KeyError), made.producer():
             raise KeyError("a mistake of ours")
         assert producers.collected == 0
-
-
-@pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tasks that wait, one of which each look and each send counts."""
-    tasks: list[str] = []
-    monkeypatch.setattr(broker_module, "queue_length", lambda producer, name: tasks.append("look") or tasks.count(name))
-    monkeypatch.setattr(Broker, "enqueue", lambda self, producer, name, *_: tasks.append(name))
-    return tasks
-
-
-def test_a_claim_is_sent_without_a_look_after_one_that_found_an_empty_queue(
-    broker: tuple[Broker, Producers], queue: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, _ = broker
-    assert made.wake_claim()
-    assert queue == ["look", CLAIM_QUEUE, "look"]
-    assert not made.wake_claim()
-    monkeypatch.setattr(broker_module, "queue_length", lambda producer, name: queue.append("look") or 0)  # it was taken
-    queue.clear()
-    assert made.wake_claim()
-    assert made.wake_claim()
-    assert queue == ["look", CLAIM_QUEUE, "look", CLAIM_QUEUE, "look"]
 
 
 def test_the_stamp_is_looked_at_now_and_then_and_a_strange_one_each_time(

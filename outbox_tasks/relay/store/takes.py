@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -118,19 +118,19 @@ class Takes(Database):
     def _take_free(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
         parameters = self._parameters(destination, most, largest)
         span = json.dumps(self._lanes.spans(destination))
-        *rows, looked = self.ask("claim/take_free.sql", limit, **parameters, span=span)
-        if not looked.latest and (looked.looked or not rows):  # else it was shut, or took a message that goes alone
+        messages, [looked] = _parted(self.ask("claim/take_free.sql", limit, **parameters, span=span))
+        if not looked.shut and (looked.looked or not messages):  # else it was shut, or took a message that goes alone
             read = [(destination, priority, int(xid), seq) for priority, xid, seq in looked.reached or ()]
-            ends = {destination} if len(rows) == looked.looked < most else set()
-            self._lanes.read([destination], read, Snapshot.read(looked.snapshot), life=looked.id, ends=ends)
-        return Batch(parameters["token"], [in_hand(row) for row in rows])
+            ends = {destination} if len(messages) == looked.looked < most else set()
+            self._lanes.read([destination], read, Snapshot.read(looked.snapshot), life=looked.life, ends=ends)
+        return Batch(parameters["token"], messages)
 
     def _take_held(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
         parameters, place = self._parameters(destination, most, largest), self._places.of(destination)
         where = {"free_since": place.free_since, "blocks": self.settings.dead_blocks(destination)}
         rows = self.ask("claim/take_held.sql", limit, **parameters, run=self._size(destination)[1], **where)
-        messages = [in_hand(row) for row in rows if row.seq is not None]
-        for row in rows[len(messages) :]:
+        messages, looked = _parted(rows)
+        for row in looked:
             place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
         return Batch(parameters["token"], messages)
 
@@ -138,14 +138,19 @@ class Takes(Database):
         parameters, place = self._parameters(destination, most, largest), self._places.of(destination)
         where = {"start": place.start, "life": place.life, "reach": 2 * most if place.few_keys else most}
         rows = self.ask("claim/take_new.sql", limit, **parameters, run=self._size(destination)[1], **where)
-        messages = [in_hand(row) for row in rows if row.seq is not None]
+        messages, looked = _parted(rows)
         moved = False
-        for row in rows[len(messages) :]:
+        for row in looked:
             moved = not row.whole and row.next_start > place.start
-            place.go_on(row.next_start, row.id)
+            place.go_on(row.next_start, row.life)
         keys = {message.key for message in messages}
         place.few_keys = 2 * len(messages) < most or 2 * len(keys) <= len(messages)
         return Batch(parameters["token"], messages, moved)
+
+
+def _parted(rows: Sequence[Any]) -> tuple[list[LeasedMessage], list[Any]]:
+    """The messages that a take has taken, and the row without a message: how far it looked."""
+    return [in_hand(row) for row in rows if row.seq is not None], [row for row in rows if row.seq is None]
 
 
 def in_hand(row: Any) -> LeasedMessage:

@@ -59,37 +59,32 @@ class Limit:
         return self.rate_limit is not None or self.concurrency is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """One answer of the database, as a whole: a thread that still works with an old answer adds nothing to the next."""
-
-    changes: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
-    """What people have set, by destination and setting."""
-    limits: dict[str, Limit] = field(default_factory=dict)
-    """What follows from that, by destination."""
-
-
 class Limits(Database):
     """Reads what people have set. While that fails, the settings count."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self._read_at = -inf
-        self._known = Known()
+        self._known: Mapping[str, Mapping[str, Change]] = {}
 
     def of(self, destination: str) -> Limit:
         """The limits of a configured destination."""
-        known = self._read()
-        limit = known.limits.get(destination)
-        if limit is None:
-            limit = known.limits[destination] = self._make(destination, known.changes.get(destination, {}))
-        return limit
+        own, changes = self.settings.destinations[destination], self._read().get(destination, {})
+        rate, most, singles = own.rate_limit, own.concurrency, self.settings.singles_of(destination)
+        if change := changes.get("rate_limit"):
+            rate = change.value
+        if change := changes.get("concurrency"):
+            most = int(change.value)
+        if change := changes.get("singles"):
+            singles = "all" if isinf(change.value) else int(change.value)
+        return Limit(rate, most, singles if most is None else 0, changes)
 
     def set_by_people(self) -> list[str]:
         """The configured destinations for which people have set something."""
-        return [name for name in self._read().changes if name in self.settings.destinations]
+        return [name for name in self._read() if name in self.settings.destinations]
 
-    def _read(self) -> Known:
+    def _read(self) -> Mapping[str, Mapping[str, Change]]:
+        """What people have set, by destination and setting."""
         now = time.monotonic()
         if now < self._read_at + LIMITS_READ_SECONDS:
             return self._known
@@ -100,20 +95,8 @@ class Limits(Database):
                 changes.setdefault(name, {})[setting] = Change(*change)
         except DatabaseUnavailable as error:
             log.warning("the limits that people have set were not read, so the settings count: %s", error)
-        if changes != self._known.changes:
-            self._known = Known(changes)
-        return self._known
-
-    def _make(self, destination: str, changes: Mapping[str, Change]) -> Limit:
-        own = self.settings.destinations[destination]
-        rate, most, singles = own.rate_limit, own.concurrency, self.settings.singles_of(destination)
-        if change := changes.get("rate_limit"):
-            rate = change.value
-        if change := changes.get("concurrency"):
-            most = int(change.value)
-        if change := changes.get("singles"):
-            singles = "all" if isinf(change.value) else int(change.value)
-        return Limit(rate, most, singles if most is None else 0, changes)
+        self._known = changes
+        return changes
 
 
 class Traffic(Database):
@@ -146,15 +129,13 @@ class Traffic(Database):
         rate = self._limits.of(destination).rate_limit
         if rate is None or not most:
             return most
-        metered = json.dumps([{"destination": destination, "rate": rate, "size": most}])
-        rows = self._ask_of_row(destination, "traffic/metered.sql", metered=metered)
+        rows = self._ask_of_row("traffic/metered.sql", destination, rate=rate, most=most)
         return int(rows[0].granted) if rows else 0
 
     def put_back(self, destination: str, count: int) -> None:
         """Give back what was granted and not needed."""
         if count > 0 and self._limits.of(destination).rate_limit is not None:
-            spare = json.dumps([{"destination": destination, "size": count}])
-            self.ask("traffic/unspent.sql", spare=spare)
+            self.ask("traffic/unspent.sql", destination=destination, count=count)
 
     def outstanding(self) -> dict[str, tuple[int, int]]:
         """Of each destination, how many singles and batches are on their way, and of how many the send is slow."""
@@ -176,9 +157,8 @@ class Traffic(Database):
     def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
         """Count a send that found the destination out of reach. Returns whether the circuit is open now."""
         rows = self._ask_of_row(
-            destination,
             "traffic/tripped.sql",
-            destination=destination,
+            destination,
             token=lease,
             code=storable(code),
             error=storable(error),
@@ -188,12 +168,12 @@ class Traffic(Database):
         )
         return bool(rows and rows[0].open)
 
-    def _ask_of_row(self, name: str, verb: str, **parameters: Any) -> Any:
+    def _ask_of_row(self, verb: str, destination: str, **parameters: Any) -> Any:
         """What a verb says that changes the row of a destination. If the destination has no row yet, it gets one."""
-        if rows := self.ask(verb, **parameters):
+        if rows := self.ask(verb, destination=destination, **parameters):
             return rows
-        self.ask("traffic/meters.sql", names=[name])
-        return self.ask(verb, **parameters)
+        self.ask("traffic/meters.sql", destination=destination)
+        return self.ask(verb, destination=destination, **parameters)
 
     def recovered(self, destination: str) -> None:
         """Close the circuit: the destination has answered."""

@@ -6,8 +6,8 @@
 -- destination; token, holder, hold: of the lease; largest: a payload with more bytes is not returned; span: which part of each lane
 -- to look at, as JSON rows of priority, weight, and what comes after (xid, seq) up to the transaction `until`. A process goes on where
 -- it was before, and looks once at each transaction that was open then: see relay/store/lanes.py.
--- The last row has no number. It says how far the take got: snapshot; looked (at how many messages); reached (of each priority the last
--- message that it took); latest: whether the destination is shut; id: since when the server counts, because a crash begins that anew.
+-- One row has no message. It says how far the take got: shut (whether the destination is); snapshot; life (since when the server
+-- counts, because a crash begins that anew); looked (at how many messages); reached (of each priority the last message that it took).
 WITH alone AS MATERIALIZED (
   SELECT r.ctid AS at FROM :schema.outbox_ready r
   WHERE r.destination = :destination::text AND r.alone AND NOT (SELECT :schema.outbox_is_shut(:destination))
@@ -33,10 +33,12 @@ WITH alone AS MATERIALIZED (
          array_agg(seq ORDER BY seq)
   FROM taken HAVING count(*) > 0 AND set_config('synchronous_commit', 'off', true) = 'off'
 )
-SELECT h.*, NULL::integer AS looked, NULL::text AS snapshot, NULL::jsonb AS reached
+SELECT h.*, looked.*
 FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken), :largest::integer) AS h
-UNION ALL
-SELECT NULL, pg_stat_get_bgwriter_stat_reset_time()::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       :schema.outbox_is_shut(:destination), NULL, NULL, (SELECT count(*) FROM lane)::integer, pg_current_snapshot()::text,
-       (SELECT jsonb_agg(jsonb_build_array(priority, xid, seq)) FROM (
-          SELECT DISTINCT ON (priority) priority, xid::text, seq FROM taken ORDER BY priority, taken.xid DESC, seq DESC) AS last)
+FULL JOIN (
+  SELECT :schema.outbox_is_shut(:destination) AS shut, pg_current_snapshot()::text AS snapshot,
+         pg_stat_get_bgwriter_stat_reset_time()::text AS life, (SELECT count(*) FROM lane)::integer AS looked,
+         (SELECT jsonb_agg(jsonb_build_array(priority, xid, seq)) FROM (
+            SELECT DISTINCT ON (priority) priority, xid::text, seq FROM taken ORDER BY priority, taken.xid DESC, seq DESC) AS last
+         ) AS reached
+) AS looked ON false

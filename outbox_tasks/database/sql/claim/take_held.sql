@@ -3,8 +3,6 @@ WITH taken AS MATERIALIZED (
   SELECT * FROM :schema.outbox_take_held(:destination::text, :token::uuid, true, :holder::text, :hold::float, :most::integer,
                                          :run::integer, :bytes::bigint, :free_since::timestamptz, :blocks::boolean)
 )
-SELECT h.*, NULL::timestamptz AS all_before
+SELECT h.*, looked.*
 FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
-UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, all_before
-FROM taken WHERE lease IS NULL
+FULL JOIN (SELECT all_before FROM taken WHERE lease IS NULL) AS looked ON false

@@ -1,2 +1,2 @@
--- Makes the rows that metered.sql and tripped.sql need. names.
-INSERT INTO :schema.outbox_destinations (name) SELECT unnest(:names::text[]) ON CONFLICT DO NOTHING
+-- Makes the row that metered.sql and tripped.sql need. destination.
+INSERT INTO :schema.outbox_destinations (name) VALUES (:destination::text) ON CONFLICT DO NOTHING

@@ -1,4 +1,4 @@
-"""The store against PostgreSQL: who gets a message, who may say what became of it, and what is left on the row."""
+"""Leases of singles and batches: who gets a message, who may say what became of it, and what is left on its row."""
 
 from __future__ import annotations
 
@@ -83,15 +83,6 @@ class TestTakeSingly:
         assert (row.last_error_code, row.last_error) == (None, None)
         assert 55 < due_in(rows, id) <= 60
 
-    def test_gives_each_destination_its_share(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(destinations=TWO)
-        rows.insert(20, destination="orders", locked_until=seconds_from_now(-100))
-        rows.insert(5, destination="audit")
-        for shares, expected in (
-            ({}, {}), ({"audit": 1}, {"audit": 1}), ({"orders": 7, "audit": 7}, {"orders": 7, "audit": 4}),
-        ):  # fmt: skip
-            assert Counter(single.destination for single in take(store, shares)) == expected
-
     def test_works_with_the_largest_numbers_that_settings_take(self, new_store: MakeStore, rows: Rows) -> None:
         largest: dict[str, Any] = {
             "max_attempts": 30_000, "max_age": CENTURY_SECONDS, "concurrency": 10_000, "rate_limit": 1_000_000,
@@ -110,21 +101,14 @@ class TestTakeSingly:
             assert due_in(rows, single.id) == pytest.approx(2.25 * WEEK_SECONDS, abs=60)
         assert retention.forget(store, 10) == 0
 
-    @pytest.mark.parametrize(
-        "columns",
-        [
-            {"locked_until": seconds_from_now(5)},
-            {"locked_until": seconds_from_now(5), "lease": OTHER},
-            {"status": "dead"},
-        ],
-        ids=["scheduled", "leased", "dead"],
-    )
-    def test_leaves_messages_that_are_not_due(self, store: Store, rows: Rows, columns: dict[str, Any]) -> None:
-        [id] = rows.insert(**columns)
-        before = rows.one(id)
+    def test_leaves_messages_that_are_not_due(self, store: Store, rows: Rows) -> None:
+        rows.insert(locked_until=seconds_from_now(5))
+        rows.insert(locked_until=seconds_from_now(5), lease=OTHER)
+        rows.insert(status="dead")
+        before = rows.hot()
         assert take(store, {"orders": 10}) == []
         assert not take_batch(store)
-        assert rows.one(id) == before
+        assert rows.hot() == before
 
     def test_skips_rows_that_another_transaction_has_locked(
         self, store: Store, new_store: MakeStore, rows: Rows, engine: Engine
@@ -159,7 +143,7 @@ class TestALeaseThatRanOut:
         rows.change(locked_until=seconds_from_now(-3))
         assert store.keep_house()
 
-    def test_in_the_middle_of_a_send_counts_the_attempt_and_its_message_travels_alone(
+    def test_in_the_middle_of_a_send_counts_the_attempt_and_its_message_travels_alone_until_one_ends(
         self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:
         first = single()
@@ -170,9 +154,15 @@ class TestALeaseThatRanOut:
         row = rows.one(first.id)
         assert (row.last_error_code, row.attempts, row.begun) == ("unsettled", 1, False)
         assert "attempt 1 was begun by worker-1 and never settled" in row.last_error
-        batches = [[message.id for message in take_batch(store).messages] for _ in range(2)]
-        assert sorted(map(len, batches)) == [1, 3]
-        assert [first.id] in batches
+        batches = {len(batch.messages): batch for batch in (take_batch(store), take_batch(store))}
+        assert batches.keys() == {1, 3}
+        [message] = batches[1].messages
+        assert message.id == first.id
+        settle(store, batches[1].token, Verdict(message, Step.LATER, 0, "busy", "later"))
+        rows.insert(3)
+        keep_house(store)
+        assert len(take_batch(store).messages) == 4
+        assert rows.one(first.id).last_error_code == "busy"
 
     def test_after_it_may_have_killed_a_worker_and_was_lost_in_the_queue_it_still_travels_alone(
         self, store: Store, rows: Rows, single: MakeSingle
@@ -182,19 +172,6 @@ class TestALeaseThatRanOut:
         keep_house(store)
         rows.insert(2)
         assert sorted(len(take_batch(store).messages) for _ in range(2)) == [1, 2]
-
-    def test_after_an_attempt_that_ended_it_travels_with_others_again(
-        self, store: Store, rows: Rows, single: MakeSingle
-    ) -> None:
-        first = single()
-        begun(store, first)
-        over(rows)
-        batch = take_batch(store)
-        settle(store, batch.token, Verdict(batch.messages[0], Step.LATER, 0, "busy", "later"))
-        rows.insert(3)
-        keep_house(store)
-        assert len(take_batch(store).messages) == 4
-        assert rows.one(first.id).last_error_code == "busy"
 
     def test_keeps_the_error_of_the_last_attempt_when_its_retry_is_lost(
         self, store: Store, rows: Rows, single: MakeSingle
@@ -300,27 +277,7 @@ class TestSettle:
         assert (row.last_error_code, row.last_error) == ("busy", "later")
         assert 85 < due_in(rows, taken.id) <= 90
 
-    def test_each_message_of_a_batch_gets_what_its_verdict_says(self, store: Store, rows: Rows, lease: Lease) -> None:
-        batch = lease(4)
-        sent, later, refused, behind = batch.messages
-        verdicts = [
-            Verdict(sent, Step.SENT),
-            Verdict(later, Step.LATER, 300.0, "throttled", "not so fast"),
-            Verdict(refused, Step.DEAD, 0, "wrong_type", "no stream"),
-            Verdict(behind, Step.BEHIND, sent=False),
-        ]
-        assert settle(store, batch.token, *verdicts) == {message.seq for message in batch.messages}
-        assert [rows.state(message.id) for message in batch.messages] == ["sent", "retrying", "dead", "pending"]
-        told = [rows.one(message.id) for message in (later, refused, behind)]
-        assert [(row.lease, row.attempts, row.status, row.last_error_code, row.last_error) for row in told] == [
-            (None, 1, "pending", "throttled", "not so fast"),
-            (None, 1, "dead", "wrong_type", "no stream"),
-            (None, 0, "pending", None, None),
-        ]
-        assert 295 < due_in(rows, later.id) <= 300
-        assert [row.dead_at is None for row in told] == [True, False, True]
-
-    @pytest.mark.parametrize("step", [Step.SENT, Step.LATER, Step.OUTAGE, Step.DEAD, Step.DISCARDED, Step.RETRY])
+    @pytest.mark.parametrize("step", [Step.SENT, Step.DEAD])  # each has a statement of its own
     @pytest.mark.parametrize(
         "spoil",
         [
@@ -349,27 +306,21 @@ class TestSettle:
         assert settle(store, batch.token, *verdicts) == set()
         assert len(rows.archived()) == 4
 
-    def test_a_send_in_vain_is_on_its_message_unless_that_names_a_cause(
-        self, store: Store, rows: Rows, lease: Lease
+    @pytest.mark.parametrize(("tried_before", "settled_code"), [(False, "unsettled"), (True, None)])
+    def test_what_was_sent_in_vain_says_so_on_its_row_unless_that_has_an_error(
+        self, store: Store, rows: Rows, lease: Lease, tried_before: bool, settled_code: str | None
     ) -> None:
-        lease(1)
-        known = rows.hot()[0].id
-        rows.change(last_error_code="busy", last_error="later")
-        lease(1)
-        messages = [LeasedMessage(**_least(row)) for row in rows.hot()]
-        store.sent_in_vain(messages, tried_before=False)
-        told = {row.id == known: (row.last_error_code, row.history[-1]["what"]) for row in rows.hot()}
-        assert told == {True: ("busy", "sent in vain"), False: ("unsettled", "sent in vain")}
-
-    @pytest.mark.parametrize(("tried_before", "code"), [(False, "unsettled"), (True, None)])
-    def test_what_this_process_may_have_settled_itself_was_not_sent_in_vain(
-        self, store: Store, rows: Rows, lease: Lease, tried_before: bool, code: str | None
-    ) -> None:
-        """A try without an answer may have settled it."""
-        batch = lease()
-        settle(store, batch.token, Verdict(batch.messages[0], Step.SENT))
+        """After a try without an answer, this process may have settled it itself."""
+        batch = lease(3)
+        settled, failed, lost = batch.messages
+        verdicts = [Verdict(settled, Step.SENT), Verdict(failed, Step.LATER, 9, "busy", "later")]
+        verdicts += [Verdict(lost, Step.BEHIND, sent=False)]
+        assert settle(store, batch.token, *verdicts) == {message.seq for message in batch.messages}
+        assert (rows.one(failed.id).attempts, rows.one(lost.id).attempts) == (1, 0)
         store.sent_in_vain(batch.messages, tried_before=tried_before)
-        assert [row.last_error_code for row in rows.archived()] == [code]
+        assert [row.last_error_code for row in rows.archived()] == [settled_code]
+        codes = [(rows.one(m.id).last_error_code, rows.one(m.id).history[-1]["what"]) for m in (failed, lost)]
+        assert codes == [("busy", "sent in vain"), ("unsettled", "sent in vain")]
 
     def test_any_code_and_error_text_can_be_stored(self, store: Store, rows: Rows, lease: Lease) -> None:
         """Third-party publishers choose both."""
@@ -386,34 +337,19 @@ class TestSettle:
         assert [(row.last_error_code, row.last_error) for row in told] == [(text, text) for text in stored.values()]
 
 
-def _least(row: Any) -> dict[str, Any]:
-    """The fields that a message must have."""
-    names = (
-        "event_type", "destination", "key", "payload", "content_type", "headers", "aggregate_type", "aggregate_id",
-        "created_at", "attempts", "seq",
-    )  # fmt: skip
-    return {"id": str(row.id), **{name: getattr(row, name) for name in names}}
-
-
 class TestGiveBack:
-    def test_makes_a_message_due_again_without_a_note(self, store: Store, rows: Rows, single: MakeSingle) -> None:
-        taken = single()
-        store.give_back([taken.token])
+    def test_makes_a_message_due_again_without_a_note_unless_its_send_has_begun(
+        self, store: Store, rows: Rows, single: MakeSingle
+    ) -> None:
+        taken, sending = single(), single()
+        begun(store, sending)
+        store.give_back([taken.token, sending.token, str(uuid4())])
         assert begin(store, taken) is None
         [again] = take(store, {"orders": 10})
         row = rows.one(taken.id)
         assert (again.id, again.attempts) == (taken.id, 0)
         assert (row.last_error_code, row.history) == (None, None)
-
-    def test_leaves_leases_that_are_not_ours_or_whose_send_has_begun(
-        self, store: Store, rows: Rows, single: MakeSingle
-    ) -> None:
-        single()
-        taken = single()
-        begun(store, taken)
-        before = rows.hot()
-        store.give_back([taken.token, str(uuid4())])
-        assert rows.hot() == before
+        assert rows.one(sending.id).begun
 
 
 class TestRecall:
@@ -449,28 +385,8 @@ class TestRecall:
         assert [(row.last_error_code, row.attempts) for row in rows.hot()] == [("unsettled", 1)] * 3
         assert [len(take_batch(store).messages) for _ in range(3)] == [1, 1, 1]
 
-    def test_leaves_rows_that_somebody_is_changing(self, store: Store, single: MakeSingle, engine: Engine) -> None:
-        single()
-        with engine.begin() as connection:
-            connection.execute(text(f"SELECT FROM {store.settings.database_schema}.outbox_leases FOR UPDATE"))
-            assert store.recall() == 0
-
 
 class TestBuryStrangers:
-    def test_makes_dead_letters_of_rows_for_destinations_that_are_not_configured(
-        self, store: Store, rows: Rows
-    ) -> None:
-        [known] = rows.insert(destination="orders", locked_until=LONG_AGO)
-        [rubbish] = rows.insert(destination="no 'such' %s\n", payload=b"\xff", locked_until=LONG_AGO)
-        before = rows.one(known)
-        assert [row.id for row in store.bury_strangers()] == [rubbish]
-        row = rows.one(rubbish)
-        assert (row.status, row.lease, row.attempts, row.last_error_code) == ("dead", None, 0, "unknown_destination")
-        assert "no destination " in row.last_error
-        assert row.dead_at is not None
-        assert rows.one(known) == before
-        assert store.bury_strangers() == []
-
     def test_leaves_messages_that_have_not_been_due_for_long(self, store: Store, rows: Rows) -> None:
         """A new version of the application may write for a destination before the relay is deployed that has it."""
         for key in (None, "order:42"):
@@ -493,28 +409,20 @@ class TestBuryStrangers:
         assert (max(lots), sum(lots)) == (10, 95)
         assert Counter(row.status for row in rows.hot()) == {"pending": 42, "dead": 95}
 
-    def test_skips_rows_that_another_has_locked(self, store: Store, rows: Rows, engine: Engine) -> None:
-        rows.insert(2, destination="gone", locked_until=LONG_AGO)
-        with engine.connect() as other:
-            other.execute(text(f"SELECT FROM {store.settings.database_schema}.outbox_ready LIMIT 1 FOR UPDATE"))
-            assert len(store.bury_strangers()) == 1
-
 
 class TestRaces:
     """Real locks: one statement waits for the row while another changes it."""
 
-    @pytest.mark.parametrize("act", ["begin", "sent", "later", "give back"])
+    @pytest.mark.parametrize("act", ["begin", "sent", "later"])
     def test_who_waited_for_a_new_claim_changes_nothing(
         self, store: Store, new_store: MakeStore, rows: Rows, engine: Engine, single: MakeSingle, act: str
     ) -> None:
         taken = single()
-        message = begun(store, taken) if act in ("sent", "later") else None
+        message = None if act == "begin" else begun(store, taken)
         late = new_store()
 
         def wait_and_act() -> object:
-            if message:
-                return settle(late, taken.token, Verdict(message, Step(act), 1))
-            return begin(late, taken) if act == "begin" else late.give_back([taken.token])
+            return settle(late, taken.token, Verdict(message, Step(act), 1)) if message else begin(late, taken)
 
         leases = f"{store.settings.database_schema}.outbox_leases"
         with engine.connect() as claimer, ThreadPoolExecutor(1) as pool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.model.explore import Kind, Step
-from tests.model.pipe.key_state import BOOKS, NEVER, NOW, WAITS, Change, Key, Row, State, Write
+from tests.model.key_state import BOOKS, NEVER, NOW, WAITS, Change, Key, Row, State, Write
 
 ALL = frozenset({"settle", "retry", "expire", "cancel", "redrive", "try", "discard"})
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tests.model.changes import ALL, Changes, users_lock
 from tests.model.explore import Step
-from tests.model.pipe.changes import ALL, Changes, users_lock
-from tests.model.pipe.key_state import BOOKS, NEVER, NOW, OVERTAKEN, WAITS, Key, Row, Rows, State, Take, Write, Writer
+from tests.model.key_state import BOOKS, NEVER, NOW, OVERTAKEN, WAITS, Key, Row, Rows, State, Take, Write, Writer
 
 
 @dataclass(frozen=True)

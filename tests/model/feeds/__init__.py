@@ -1,1 +1,0 @@
-"""The model of the bridge's protocol: see docs/reliability.md."""

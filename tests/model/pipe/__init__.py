@@ -1,1 +1,0 @@
-"""The pipe: keys, hops and lanes."""
