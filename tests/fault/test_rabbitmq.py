@@ -59,7 +59,7 @@ def test_all_is_delivered_over_lost_connections_and_by_the_nudge_alone(
 
             proxy.forget()  # those of workers, of the claim, and of beat
             rows.insert(3)
-            drained(rows, 60)
+            drained(rows)
             beat.teardown()
             for _ in range(3):
                 with Session(engine) as session, session.begin():
