@@ -11,7 +11,16 @@ unit/test_systemd.py
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/coming-over/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/destinations/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/how-to/
-docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/flower.md
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/beyond
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/doctor
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/flower
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/install
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/metrics
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/production
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/tracing
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/troubleshooting
+docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/tutorials/kafka
+docs/test_site.py
 acceptance/test_pools.py
 acceptance/test_web_browser.py::test_nobody_is_shut_out
 acceptance/test_web_browser.py::test_the_database_may_go
