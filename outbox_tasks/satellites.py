@@ -68,7 +68,7 @@ class Satellite:
         return ()
 
     def acts(self) -> Mapping[str, Any]:
-        """Acts of people, by name, that run like those of `operating.messages.acts.steps`."""
+        """Acts of people, by name, whose batches are done like `operating.messages.acts.do_batch`."""
         return {}
 
     def feeds(self, database: Any) -> Sequence[Any]:

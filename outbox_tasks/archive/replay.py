@@ -1,31 +1,28 @@
 """Replays messages: writes copies of archived ones, in the order in which they were written. The relay then sends them
 like any other message.
 
-A replay is an act of `background.Runner`. Each lot of copies is one statement. It also counts them in the audit, and
-notes there how far the replay got: there another process goes on, and another replay if somebody has stopped this one.
+A replay is an act of `background.Runner`. The statement that writes copies also counts them in the audit, and notes
+there how far the replay got: there the next batch goes on, and another replay if somebody has stopped this one.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import UUID
 
 from outbox_tasks.archive.replay_copy import Copier
-from outbox_tasks.database.connection import Database
+from outbox_tasks.database.connection import Database, Run
 from outbox_tasks.errors import ActRefused
-from outbox_tasks.operating.messages.acts import Plan, Steps, batch_size
+from outbox_tasks.operating.messages.acts import Batch, Plan, batch_size
 from outbox_tasks.operating.messages.find import Filter
-from outbox_tasks.operating.wake import wake
-from outbox_tasks.text import storable
 
 EVER = datetime.min.replace(tzinfo=UTC)
 
-MESSAGES_A_READ = 5_000
+MESSAGES_A_READ = 2_000
 """Messages that one statement looks at."""
 
 LOT_BYTES = 16 << 20
@@ -91,49 +88,51 @@ class Replay:
         return replay if "limit" not in facts else replace(replay, limit=max(0, facts["limit"] - place["passed"]))
 
 
-def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) -> Steps:
-    """Write what is left of the copies, lot by lot: see `acts.steps`. `missed`: copies that wait already, and were not
-    written again."""
+def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
+    """Write the next copies: see `acts.do_batch`. `missed`: copies that wait already, and were not written again."""
     wanted, seq, rate = act["wanted"], act["seq"], act["rate"]
     ids = tuple(UUID(id) for id in wanted["ids"])
     replay = Replay.recorded(Filter.recorded(wanted["filter"]), ids, wanted["more"])
-    place = act["facts"].get("place", {"seq": replay.after, "passed": 0})
-    copier = Copier(replay.to, replay.new_ids, replay.resumes or seq, replay.began or act["at"])
-    person = {"person": storable(act["who"]), "reason": storable(act["why"])}
-    left = None if act["most"] is None else act["most"] - place["passed"]
-    count, asked, began = act["count"], 0, time.monotonic()
-    for lot in _lots(_chosen(database, replay, act["as_of"], place["seq"]), batch_size(rate)):
-        lot = lot if left is None else lot[: left - asked]
-        if not lot:
-            break
-        yield max(0.0, began + asked / rate - time.monotonic()) if rate else 0.0
-        asked += len(lot)
-        copies = [copier.copy(original) for original in database.ask("find/originals.sql", seqs=lot)]
-        reached = {"place": {"seq": lot[-1], "passed": place["passed"] + asked}}
-        said = {"row": json.dumps(copies), "place": json.dumps(reached), "entry": seq, **person}
-        with database.transaction() as run:
-            run("archive/replay_alone.sql")
-            written = run("archive/replay.sql", **said, token=token, duration=lease)
-        if not written:
-            return None
-        count += sum(row.id is not None for row in written)
-        wake(database.settings)
-    missed = place["passed"] + asked - count
-    return {"missed": missed} if missed else {}
+    reached = act["facts"].get("place", {"seq": replay.after, "passed": 0})
+    after = (act["place"] or {"after": reached["seq"]})["after"]
+    size = batch_size(rate)
+    size = size if act["most"] is None else min(size, act["most"] - reached["passed"])
+    _check(database, replay.to)
+    if ids:
+        rows, end = [row for row in _named(run, ids) if row.seq > after], None
+    else:
+        *rows, last = _page(run, replay, act["as_of"], after)
+        end = last.end_seq
+    lot = _lot(rows, size)
+    count = act["count"]
+    if lot:
+        for row in rows[: len(lot)]:
+            _check(database, replay.to or row.destination, takes_tasks=row.task)
+        copier = Copier(replay.to, replay.new_ids, replay.resumes or seq, replay.began or act["at"])
+        copies = [copier.copy(original) for original in run("find/originals.sql", seqs=lot)]
+        reached = {"seq": lot[-1], "passed": reached["passed"] + len(lot)}
+        written = {"row": json.dumps(copies), "place": json.dumps({"place": reached}), "entry": seq}
+        run("archive/replay_alone.sql")
+        count += len(run("archive/replay.sql", **written, person=act["who"], reason=act["why"]))
+    after = lot[-1] if len(lot) < len(rows) and lot else end
+    if after is None or act["most"] == reached["passed"]:
+        missed = reached["passed"] - count
+        return Batch(None, count - act["count"], facts={"missed": missed} if missed else {})
+    return Batch({"after": after}, count - act["count"], len(lot) / rate if rate else 0.0)
 
 
 def _chosen(database: Database, replay: Replay, as_of: datetime, after: int) -> Iterator[Any]:
     """The messages that are to be replayed, beyond a number, in their order. Raises `ActRefused`."""
     _check(database, replay.to)
-    for row in _named(database, replay.ids) if replay.ids else _archived(database, replay, as_of, after):
+    for row in _named(database.ask, replay.ids) if replay.ids else _archived(database, replay, as_of, after):
         if row.seq > after:
             _check(database, replay.to or row.destination, takes_tasks=row.task)
             yield row
 
 
-def _named(database: Database, ids: tuple[UUID, ...]) -> list[Any]:
+def _named(run: Run, ids: tuple[UUID, ...]) -> list[Any]:
     """The last message of the archive with each of these ids."""
-    found = {row.id: row for row in database.ask("find/named.sql", ids=list(ids))}
+    found = {row.id: row for row in run("find/named.sql", ids=list(ids))}
     if missing := sorted(set(ids) - found.keys()):
         some = ", ".join(map(str, missing[:3]))
         raise ActRefused(reason=f"{len(missing)} of the messages are not in the archive: {some}")
@@ -141,34 +140,29 @@ def _named(database: Database, ids: tuple[UUID, ...]) -> list[Any]:
 
 
 def _archived(database: Database, replay: Replay, as_of: datetime, last: int | None) -> Iterator[Any]:
-    # Without a bound it could meet its own copies in the archive.
-    span = {"since": replay.since or EVER, "to": min(replay.until or as_of, as_of)}
     while last is not None:
-        asked = {
-            **replay.filter.parameters,
-            **span,
-            "until": as_of,
-            "newer": True,
-            "look": MESSAGES_A_READ,
-            "last": last,
-        }
-        *rows, end = database.ask("find/archived.sql", **asked)
+        *rows, end = _page(database.ask, replay, as_of, last)
         yield from rows
         last = end.end_seq
 
 
-def _lots(chosen: Iterator[Any], most: int) -> Iterator[list[int]]:
-    """Their numbers, in lots whose payloads fit into memory."""
+def _page(run: Run, replay: Replay, as_of: datetime, last: int) -> Sequence[Any]:
+    # Without a bound it could meet its own copies in the archive.
+    span = {"since": replay.since or EVER, "to": min(replay.until or as_of, as_of), "until": as_of}
+    asked = {**replay.filter.parameters, **span, "newer": True, "look": MESSAGES_A_READ, "last": last}
+    return run("find/archived.sql", **asked)
+
+
+def _lot(rows: Iterable[Any], most: int) -> list[int]:
+    """The numbers of the first ones, as many as fit into memory with their payloads."""
     lot: list[int] = []
     size = 0
-    for row in chosen:
-        if lot and (len(lot) == most or size + row.size > LOT_BYTES):
-            yield lot
-            lot, size = [], 0
-        lot.append(row.seq)
+    for row in rows:
         size += row.size
-    if lot:
-        yield lot
+        if len(lot) == most or (lot and size > LOT_BYTES):
+            break
+        lot.append(row.seq)
+    return lot
 
 
 def _check(database: Database, name: str | None, *, takes_tasks: bool = False) -> None:

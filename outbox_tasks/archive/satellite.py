@@ -26,6 +26,6 @@ class Archive(Satellite):
         return export(database, day, url)
 
     def acts(self) -> Mapping[str, Any]:
-        from outbox_tasks.archive.replay import steps
+        from outbox_tasks.archive.replay import do_batch
 
-        return {"replay": steps}
+        return {"replay": do_batch}

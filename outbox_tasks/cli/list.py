@@ -34,8 +34,8 @@ from outbox_tasks.text import moment, one_line
 def list_messages(by: str | None, states: tuple[str, ...], error: str | None, limit: int, **given: Any) -> None:
     """List messages, the newest first.
 
-    It looks at the newest messages, at the oldest that are not yet sent, and at those that the filters lead to, but not
-    at millions of rows. It says if there may be more. With --state dead, the last to die come first.
+    It looks at those that the filters lead to, but not at millions of rows, and says if there may be more. With --state
+    dead, the last to die come first.
 
     --by error shows the errors of the dead letters: how many, since when, an example. A group has one destination, one
     event type and one error. Numbers and names in the error make no difference.
@@ -57,7 +57,7 @@ def list_messages(by: str | None, states: tuple[str, ...], error: str | None, li
 
 def _list_messages(store: Store, wanted: Filter, limit: int) -> None:
     page = read_page(store, wanted, limit)
-    messages = (page.messages + page.aside)[:limit]
+    messages = page.messages
     facts = {"messages": messages, "complete": page.complete and page.older is None, "back_to": page.reached}
     answer(facts, _message_lines(messages) if messages else None)
     remark(*_remarks(page, len(messages), limit))

@@ -29,7 +29,7 @@ from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.operating.messages.search import KINDS, Answer, search
-from outbox_tasks.text import many, moment, one_line, printable, shell_line
+from outbox_tasks.text import moment, one_line, printable, shell_line
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -43,10 +43,9 @@ PAYLOAD_CHARACTERS, PAYLOAD_HEX_LINES = 64 * 1024, 32
 
 @click.command()
 @click.argument("text", metavar="TEXT")
-@click.option("--payloads", is_flag=True, help="Look into payloads too, for two seconds at most.")
 @click.option("--payload", "only_payload", is_flag=True, help="Print the bytes of the payload, and nothing else.")
 @json_option
-def show(text: str, payloads: bool, only_payload: bool) -> None:
+def show(text: str, only_payload: bool) -> None:
     """Show everything about a message, its history and its payload, and why it is where it is.
 
     TEXT is what you have of it: its id or the first eight digits of that, the id of its Celery task, event or
@@ -55,7 +54,7 @@ def show(text: str, payloads: bool, only_payload: bool) -> None:
     app, _ = installed() or (None, None)
     with open_store() as store:
         examined = partial(_examined, store.settings, app)
-        results = search(store, text, examined, payloads=payloads)
+        results = search(store, text, examined)
         message = None if results.only is None else Lookup(store, examined).one(results.only)
     if message is None and only_payload:
         raise click.UsageError(f"{len(results.messages)} messages fit, and --payload is for one: name its id.")
@@ -85,9 +84,6 @@ def _listed(results: Answer) -> RenderableType | None:
 def _remarks(results: Answer) -> Iterator[str]:
     if results.more:
         yield f"There may be more: {shell_line('list', '--key', results.text)}"
-    if (looked := results.payloads) is not None and not looked.complete:
-        far = "" if looked.back_to is None else f", back to those of {moment(looked.back_to)}"
-        yield f"Looked into {many(looked.count, 'payload')}{far}: that took two seconds."
     if not results.messages:
         yield f"No message fits {results.text!r}. It may be that:"
     yield from (f"- {reason}" for reason in results.reasons)

@@ -18,7 +18,7 @@ REWRITTEN = "UPDATE (payload, headers, content_type, deliver_at)"
 EDITED = "UPDATE (payload, content_type)"
 """Of a dead letter."""
 
-TAKEN = "UPDATE (lease, locked_by, locked_until)"
+TAKEN = "UPDATE (place, due)"
 """Of acts in the background. What they do stays as their audit entry says."""
 
 CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")

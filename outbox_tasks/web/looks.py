@@ -1,18 +1,14 @@
-"""Reads of the database that all who watch share, and a limit on searches."""
+"""Reads of the database that all who watch share."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar
-
-from starlette.exceptions import HTTPException
 
 T = TypeVar("T")
 
@@ -21,9 +17,6 @@ ANSWERS_KEPT = 100
 
 ERROR_SECONDS = 2.0
 """After this long, a read that failed is tried again."""
-
-SEARCHES_OF_A_PERSON, SEARCHES_OF_ALL = 2, 4
-"""Searches at the same time: all of them take half of the requests that may read the database."""
 
 
 @dataclass
@@ -72,28 +65,3 @@ class Looks:
         kept = [pair for pair in self._answers.items() if pair[1].expires_at >= now and pair[0] != name]
         kept.sort(key=lambda pair: pair[1].expires_at)
         self._answers = {**dict(kept[1 - ANSWERS_KEPT :]), name: answer}
-
-
-class Searches:
-    """The searches that go on, by person. One too many is refused at once: if it waited, other requests would too."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._going: Counter[str] = Counter()
-
-    @contextmanager
-    def by(self, person: str) -> Iterator[None]:
-        """Count a search while it goes on. Raises `HTTPException` if there are too many."""
-        with self._lock:
-            if self._going[person] >= SEARCHES_OF_A_PERSON:
-                raise HTTPException(
-                    429, f"{SEARCHES_OF_A_PERSON} of your searches go on already. Wait for one of them."
-                )
-            if self._going.total() >= SEARCHES_OF_ALL:
-                raise HTTPException(503, "Too many searches go on. It tries again by itself.")
-            self._going[person] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._going -= Counter([person])

@@ -9,7 +9,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from anyio import Semaphore, fail_after
+from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 from starlette import routing
 from starlette.applications import Starlette
@@ -49,9 +49,6 @@ log = logger(__name__)
 READERS_AT_ONCE = 8
 """Requests that may read the database at the same time. The others wait for their turn."""
 
-TURN_SECONDS = 5.0
-"""A request that has waited so long for its turn is told that the page is busy."""
-
 STATUS: dict[type[OutboxError], int] = {
     DatabaseUnavailable: 503, SchemaMissing: 503, SchemaMismatch: 503, UnknownMessage: 404, ActConflict: 409,
 }  # fmt: skip
@@ -81,7 +78,7 @@ class Page:
         self._who, self._read_only = who, read_only
         self._sign_in = SignIn(self.settings)
         self._shared = PerProcess(self._make)
-        self._turns = RunVar[Semaphore]("turns")  # of each event loop
+        self._turns = RunVar[CapacityLimiter]("turns")  # of each event loop
         # Settings that can't work fail here. The first look connects; after a fork each process connects for itself.
         self._shared.get()
         pages = [
@@ -135,8 +132,10 @@ class Page:
         elif self._who is None or (person.role is Role.ACT and not self._read_only):
             give_token(request)
         visit = Visit(request, form, person, self._shared.get(), self._read_only)
-        async with self._turn():
-            return await run_in_threadpool(self._run, route, visit)
+        turns = self._turns.get(None)
+        if turns is None:
+            self._turns.set(turns := CapacityLimiter(READERS_AT_ONCE))
+        return await to_thread.run_sync(self._run, route, visit, limiter=turns)
 
     def _run(self, route: routes.Route, visit: Visit) -> Response:
         with suppress(OutboxError) if route.without_tables else nullcontext():
@@ -163,22 +162,6 @@ class Page:
             return person  # type: ignore[no-any-return]
         answer = await run_in_threadpool(self._who, request.scope[HOST_SCOPE])
         return await answer if inspect.isawaitable(answer) else answer
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait for a turn. Raises `HTTPException` if that takes too long."""
-        turns = self._turns.get(None)
-        if turns is None:
-            self._turns.set(turns := Semaphore(READERS_AT_ONCE))
-        try:
-            with fail_after(TURN_SECONDS):
-                await turns.acquire()
-        except TimeoutError:
-            raise HTTPException(503, "The page is busy: too many people ask. It tries again by itself.") from None
-        try:
-            yield
-        finally:
-            turns.release()
 
     async def _trouble(self, request: Any, error: Exception) -> Response:
         """A page that says what went wrong."""

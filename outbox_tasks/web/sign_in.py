@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
@@ -30,9 +30,6 @@ clients of a proxy: a proxy may believe what clients say of their addresses."""
 
 MINUTE_SECONDS = 60.0
 
-COUNTS_KEPT = 10_000
-"""A flood of invented names takes no more memory than these counts."""
-
 SESSION_NAME = "name"
 """The name in the session of a person who has signed in."""
 
@@ -49,8 +46,8 @@ class SignIn:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._users = settings, settings.web_users
         self._password_of_nobody = secrets.token_urlsafe()
-        self._wrong: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
-        """Of each name and client: when the minute began, and how many passwords were wrong in it."""
+        self._minute, self._wrong = 0.0, Counter[bytes]()
+        """Of each name and client: how many passwords were wrong in this minute."""
         self.routes = [
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-in", self._to_start, methods=["GET"]),
@@ -89,31 +86,22 @@ class SignIn:
         return render.go(request, "/")
 
     def _is_right(self, name: str, password: str, counters: Mapping[bytes, int]) -> bool:
-        now = time.monotonic()
-        for counter, limit in counters.items():
-            begun_at, count = self._wrong.get(counter, (now, 0))
-            if count >= limit and (wait := begun_at + MINUTE_SECONDS - now) > 0:
-                text = "Too many wrong passwords for this name from here. Try again in a minute."
-                raise HTTPException(429, text, {"Retry-After": f"{wait + 1:.0f}"})
+        minute, second = divmod(time.monotonic(), MINUTE_SECONDS)
+        if minute != self._minute:
+            self._minute, self._wrong = minute, Counter()
+        if any(self._wrong[counter] >= limit for counter, limit in counters.items()):
+            text = "Too many wrong passwords for this name from here. Try again in a minute."
+            raise HTTPException(429, text, {"Retry-After": f"{MINUTE_SECONDS - second + 1:.0f}"})
         # This takes the same time whether there is such a name or not, and however long the password is.
         user = self._users.get(name)
         expected = user.password if user else self._password_of_nobody
         if hmac.compare_digest(_digest(password), _digest(expected)) and user is not None:
             return True
         for counter, limit in counters.items():
-            self._note_wrong(counter, limit, now, name)
+            self._wrong[counter] += 1
+            if self._wrong[counter] == limit:
+                log.warning("after %d wrong passwords for %r, their client waits for a minute", limit, name)
         return False
-
-    def _note_wrong(self, counter: bytes, limit: int, now: float, name: str) -> None:
-        begun_at, count = self._wrong.get(counter, (now, 0))
-        if begun_at + MINUTE_SECONDS <= now:
-            begun_at, count = now, 0
-        self._wrong[counter] = begun_at, count + 1
-        self._wrong.move_to_end(counter)
-        if len(self._wrong) > COUNTS_KEPT:
-            self._wrong.popitem(last=False)
-        if count + 1 == limit:
-            log.warning("after %d wrong passwords for %r, their client waits for a minute", limit, name)
 
 
 def _counters(name: str, request: Request) -> dict[bytes, int]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.problems import Connections
@@ -20,7 +19,7 @@ from outbox_tasks.text import storable
 from outbox_tasks.web import render
 from outbox_tasks.web.access import Person, Role
 from outbox_tasks.web.forms import TOKEN, Fields, fields_of
-from outbox_tasks.web.looks import Looks, Searches
+from outbox_tasks.web.looks import Looks
 
 T = TypeVar("T")
 
@@ -41,7 +40,6 @@ class Shared:
     acts: Runner
     """People's acts in the background."""
     looks: Looks = field(default_factory=Looks)
-    searches: Searches = field(default_factory=Searches)
     checked: bool = False
     """Whether the tables were seen to be of this release."""
 
@@ -127,13 +125,10 @@ class Visit:
         """Send the browser to another page, after a form."""
         return render.go(self.request, path, **query)
 
-    def download(self, content: bytes, name: str, size: int | None = None, more: Iterable[bytes] = ()) -> Response:
-        """Bytes that a message brought, as a file: no browser shows them as a page. `name` is ASCII. If `content` is
-        not all of it, `size` says how many bytes there are, and `more` has the others."""
+    def download(self, content: bytes, name: str) -> Response:
+        """Bytes that a message brought, as a file: no browser shows them as a page. `name` is ASCII."""
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        headers["Content-Length"] = str(len(content) if size is None else size)
-        chunks = () if self.request.method == "HEAD" else chain((content,), more)
-        return StreamingResponse(chunks, 200, headers, "application/octet-stream")
+        return Response(content, 200, headers, "application/octet-stream")
 
 
 def _first(values: list[str] | None) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,6 @@ from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import environment
 from tests.integration.test_redrive import DEAD, acts, bury
 
-Begin = Callable[..., int]
 MakeRunner = Callable[[], Runner]
 
 
@@ -48,26 +46,20 @@ def runner(new_runner: MakeRunner) -> Runner:
     return new_runner()
 
 
-@pytest.fixture
-def asleep(new_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch) -> Runner:
-    """A process that begins acts, but dies before it does anything."""
-    made = new_runner()
-    monkeypatch.setattr(made, "wake", lambda: None)
-    return made
-
-
 def begin(runner: Runner, wanted: Filter = DEAD, action: Any = "redrive", **given: Any) -> int:
     return runner.begin(action, wanted, **{"who": "ann", "why": "the shop is back", "token": uuid4(), **given})
 
 
+def act_of(runner: Runner, entry: int) -> dict[str, Any]:
+    act = runner.act(entry)
+    assert act is not None
+    return act
+
+
 def ended(runner: Runner, entry: int) -> dict[str, Any]:
     """The act, once it has ended."""
-
-    def over() -> dict[str, Any] | None:
-        act = runner.act(entry)
-        return act if act and act["wanted"] is None else None
-
-    return eventually(over)  # type: ignore[no-any-return]
+    eventually(lambda: act_of(runner, entry)["wanted"] is None)
+    return act_of(runner, entry)
 
 
 def each_once(rows: Rows, entry: int) -> int:
@@ -77,6 +69,12 @@ def each_once(rows: Rows, entry: int) -> int:
     return len(redriven)
 
 
+def overdue(rows: Rows) -> None:
+    """Each batch is so late that any process does it."""
+    with rows.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {rows.tables.acts} SET due = due - interval '1 hour'"))
+
+
 class TestAnAct:
     def test_changes_the_messages_of_its_filter(self, runner: Runner, rows: Rows) -> None:
         bury(rows, 3)
@@ -84,43 +82,38 @@ class TestAnAct:
         entry = begin(runner, Filter(states=("dead",), destination="orders"), total=3)
         act = ended(runner, entry)
         assert (act["action"], act["who"], act["why"], act["count"]) == ("redrive", "ann", "the shop is back", 3)
-        seconds = act["facts"].pop("seconds")
-        assert 0 <= seconds < 60
+        assert 0 <= act["facts"].pop("seconds") < 60
         assert act["facts"] == {"states": ["dead"], "destination": "orders"}
-        assert each_once(rows, entry) == 3
-        assert runner.going() == []
-
-    def test_discards_what_waits(self, runner: Runner, rows: Rows) -> None:
+        assert (each_once(rows, entry), runner.going()) == (3, [])
         rows.insert(3, locked_until=seconds_from_now(600))
-        [due], [dead] = rows.insert(), bury(rows)
-        entry = begin(runner, Filter(states=("scheduled",)), "discard")
-        assert ended(runner, entry)["count"] == 3
-        assert {str(row.id) for row in rows.hot()} == {due, dead}
-        assert [row.state for row in rows.archived()] == ["discarded"] * 3
+        [due] = rows.insert()
+        assert ended(runner, begin(runner, Filter(states=("scheduled",)), "discard"))["count"] == 3
+        assert rows.state(due) == "pending"
 
-    def test_changes_these_messages_and_says_how_many_it_missed(self, runner: Runner, rows: Rows) -> None:
-        ids = [*bury(rows, 2), *rows.insert(1), str(uuid4())]
-        act = ended(runner, begin(runner, ids=[UUID(id) for id in ids], total=4))
-        assert (act["count"], act["target"], act["facts"]["named"], act["facts"]["missed"]) == (2, None, 4, 2)
-
-    def test_on_one_message_is_found_by_its_id(self, runner: Runner, store: Store, rows: Rows) -> None:
-        [id], _ = bury(rows), bury(rows)
+    def test_changes_these_messages_and_says_how_many_it_missed(
+        self, runner: Runner, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(batches, "BATCH_MESSAGES", 2)
+        ids = [*bury(rows, 3), *rows.insert(1), str(uuid4())]
+        act = ended(runner, begin(runner, ids=[UUID(id) for id in ids], total=5))
+        assert (act["count"], act["target"], act["facts"]["named"], act["facts"]["missed"]) == (3, None, 5, 2)
+        assert act["facts"]["not_changed"] == ids[3:]
+        [id] = bury(rows)
         entry = begin(runner, ids=[UUID(id)])
         assert ended(runner, entry)["target"] == id
-        message = Lookup(store).one(UUID(id))
-        assert message is not None
-        assert [found["seq"] for found in message["audit"]] == [entry]
-        assert each_once(rows, entry) == 1
+        assert [found["seq"] for found in Lookup(store).one(UUID(id))["audit"]] == [entry]
 
     def test_leaves_what_came_after_it_was_seen(self, runner: Runner, rows: Rows) -> None:
-        bury(rows, 2)
+        """Ages, too, count from when it was seen: a slow act must not find others than were shown."""
+        bury(rows, 2, created_at=seconds_from_now(-100))
         seen = datetime.now(UTC)
         later = bury(rows, 2, dead_at=seconds_from_now(60))
+        early = seen - timedelta(seconds=50)
+        assert ended(runner, begin(runner, Filter(states=("dead",), older_than=80), until=early))["count"] == 0
         assert ended(runner, begin(runner, until=seen))["count"] == 2
         assert ended(runner, begin(runner, until=seen, ids=[UUID(id) for id in later]))["facts"]["missed"] == 2
         act = ended(runner, begin(runner, until=seen + timedelta(days=1)))
         assert (act["count"], "missed" in act["facts"]) == (0, False), "an act never reaches into the future"
-        assert {rows.state(id) for id in later} == {"dead"}
 
     def test_begins_one_act_for_a_token(self, runner: Runner, new_runner: MakeRunner, rows: Rows) -> None:
         ids = [UUID(id) for id in bury(rows, 3)]
@@ -134,156 +127,70 @@ class TestAnAct:
                 begin(runner, token=token, **other)
         assert [act.count for act in acts(rows)] == [2]
 
-    def test_stops_at_its_limit(self, runner: Runner, rows: Rows) -> None:
-        bury(rows, 5)
-        act = ended(runner, begin(runner, limit=3))
-        assert (act["count"], act["facts"]["limit"], each_once(rows, act["seq"])) == (3, 3, 3)
-
-    def test_keeps_to_its_rate(self, runner: Runner, rows: Rows) -> None:
-        bury(rows, 20)
-        act = ended(runner, begin(runner, rate=20))
-        assert act["count"] == 20
-        assert act["facts"]["seconds"] > 0.8
-
-    def test_a_slow_one_holds_up_no_other(self, runner: Runner, rows: Rows) -> None:
+    def test_keeps_to_its_rate_and_its_limit_and_a_slow_one_holds_up_no_other(self, runner: Runner, rows: Rows) -> None:
         bury(rows, 5, destination="mails")
         bury(rows, 1200)
         slow = begin(runner, Filter(states=("dead",), destination="mails"), rate=0.01)
-        assert ended(runner, begin(runner, Filter(states=("dead",), destination="orders")))["count"] == 1200
+        orders = Filter(states=("dead",), destination="orders")
+        act = ended(runner, begin(runner, orders, rate=20, limit=20))
+        assert (act["count"], act["facts"]["limit"], act["facts"]["seconds"] > 0.8) == (20, 20, True)
+        assert ended(runner, begin(runner, orders))["count"] == 1180
         [going] = runner.going()
-        assert (going["seq"], going["count"], going["held"]) == (slow, 1, True)
+        assert (going["seq"], going["count"]) == (slow, 1)
 
     def test_tries_once_more_what_somebody_was_changing(self, runner: Runner, rows: Rows, monkeypatch: Any) -> None:
         monkeypatch.setattr(batches, "BATCH_MESSAGES", 1)
         first, *_ = bury(rows, 3)
         schema = rows.tables.messages.schema
+        dead = f"SELECT FROM {schema}.outbox_dead d JOIN {schema}.outbox_messages m USING (seq) WHERE m.id = '{first}'"
         with rows.engine.connect() as other:
             with other.begin():
-                other.execute(
-                    text(
-                        f"SELECT FROM {schema}.outbox_dead d JOIN {schema}.outbox_messages m USING (seq) "
-                        f"WHERE m.id = '{first}' FOR UPDATE OF d"
-                    )
-                )
+                other.execute(text(f"{dead} FOR UPDATE OF d"))
                 entry = begin(runner, rate=5)
-                eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
-            assert ended(runner, entry)["count"] == 3
-        assert "missed" not in acts(rows)[0].facts
-
-    def test_ages_count_from_when_it_was_seen(self, runner: Runner, rows: Rows) -> None:
-        """Not from when a batch is looked for: a slow act must not find others than were shown."""
-        bury(rows, created_at=seconds_from_now(-100))
-        seen = datetime.now(UTC) - timedelta(seconds=50)
-        bury(rows, created_at=seconds_from_now(-100), dead_at=seconds_from_now(-60))
-        wanted = Filter(states=("dead",), older_than=80)
-        assert ended(runner, begin(runner, wanted, until=seen))["count"] == 0
-        assert ended(runner, begin(runner, wanted))["count"] == 2
+                eventually(lambda: act_of(runner, entry)["count"])
+            act = ended(runner, entry)
+            assert (act["count"], "missed" in act["facts"]) == (3, False)
 
 
 class TestStop:
     def test_ends_an_act(self, runner: Runner, rows: Rows) -> None:
         bury(rows, 50)
         entry = begin(runner, rate=10)
-        eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
+        eventually(lambda: act_of(runner, entry)["count"])
         assert runner.stop(entry, "bob")
-        act = runner.act(entry)
-        assert act is not None
+        act = act_of(runner, entry)
         assert (act["wanted"], act["facts"]["stopped"]) == (None, "bob")
         assert 0 < act["count"] == each_once(rows, entry) < 50
         assert not runner.stop(entry, "carl")
-        eventually(lambda: not runner._running)
-        assert runner.act(entry)["count"] == act["count"]  # type: ignore[index]
-
-    def test_before_the_first_batch(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
-        bury(rows, 2)
-        entry = begin(asleep)
-        assert asleep.stop(entry, "bob")
-        runner.wake()
-        assert ended(runner, entry)["count"] == each_once(rows, entry) == 0
         assert (runner.stop(99, "bob"), runner.act(99)) == (False, None)
+
+    def test_waits_for_the_batch_that_is_under_way(self, runner: Runner, new_runner: MakeRunner, rows: Rows) -> None:
+        bury(rows, 2)
+        entry = begin(runner, wake=False)
+        with ThreadPoolExecutor(1) as pool, runner._database.transaction() as run:
+            run("act/take.sql", own=[entry], overdue=0.0, place=None)
+            stopped = pool.submit(new_runner().stop, entry, "bob")
+            with pytest.raises(TimeoutError):
+                stopped.result(0.2)
+            changed = batches.do_batch(run, runner._database, act_of(runner, entry))
+            assert changed.changed == 2
+        assert (act_of(runner, entry)["facts"]["stopped"], each_once(rows, entry)) == ("bob", 2)
 
 
 class TestTrouble:
-    def test_another_process_goes_on(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
-        bury(rows, 3)
-        entry = begin(asleep)
-        asleep._take()
-        runner.wake()
-        assert runner.act(entry)["held"]  # type: ignore[index]
-        with rows.engine.begin() as connection:
-            connection.execute(text(f"UPDATE {rows.tables.acts} SET locked_until = now()"))
-        runner.wake()
-        assert ended(runner, entry)["count"] == each_once(rows, entry) == 3
-
-    def test_a_late_process_does_nothing_more(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
-        """It was stopped for longer than its lease, and then goes on where it was."""
-        bury(rows, 3)
-        entry = begin(asleep, limit=2)
-        asleep._take()
-        step = asleep._running[entry].steps
-        next(step)
-        with rows.engine.begin() as connection:
-            connection.execute(text(f"UPDATE {rows.tables.acts} SET locked_until = now()"))
-        runner._take()
-        assert next(step, None) is None
-        assert each_once(rows, entry) == 0
-        runner.wake()
-        assert ended(runner, entry)["count"] == each_once(rows, entry) == 2
-
-    def test_what_was_done_until_the_lease_was_taken_counts(
-        self, asleep: Runner, runner: Runner, rows: Rows, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The former process does one more batch just before."""
-        monkeypatch.setattr(background, "LEASE_SECONDS", 0.0)
-        monkeypatch.setattr(batches, "BATCH_MESSAGES", 1)
-        bury(rows, 5)
-        entry = begin(asleep, limit=3)
-        asleep._take()
-        step = asleep._running[entry].steps
-        next(step)
-        ask = runner._database.ask
-
-        def late(verb: str, *limit: Any, **values: Any) -> Any:
-            if verb == "act/take.sql":
-                next(step)
-            return ask(verb, *limit, **values)
-
-        monkeypatch.setattr(runner._database, "ask", late)
-        runner._take()
-        assert len([*runner._running[entry].steps]) == 2
-        assert runner.act(entry)["count"] == each_once(rows, entry) == 3  # type: ignore[index]
-
     @pytest.mark.parametrize("limit", [None, 30])
-    def test_processes_that_take_it_from_each_other_change_each_message_once(
+    def test_processes_that_do_its_batches_in_turn_change_each_message_once(
         self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch, limit: int | None
     ) -> None:
-        """Leases that run out at any moment, on real locks. Each holder gets on a little: on a machine that is so busy
-        that every lease ends before its first batch, nothing would ever be done."""
         monkeypatch.setattr(batches, "BATCH_MESSAGES", 5)
+        monkeypatch.setattr(background, "OVERDUE_SECONDS", -60.0)
+        monkeypatch.setattr(background, "LOOK_SECONDS", 0.01)
         bury(rows, 40)
         runners = [new_runner() for _ in range(3)]
-        entry = begin(runners[0], limit=limit, rate=10)  # or the holder is back before another could take it
-        holders: list[Any] = []
-        since = 0
-
-        def over() -> bool:
-            nonlocal since
-            act = runners[0].act(entry)
-            assert act is not None
-            with rows.engine.begin() as connection:
-                lease = connection.scalar(text(f"SELECT lease FROM {rows.tables.acts}"))
-                if lease not in (None, *holders[-1:]):
-                    holders.append(lease)
-                    since = act["count"]
-                elif act["count"] > since:
-                    connection.execute(text(f"UPDATE {rows.tables.acts} SET locked_until = now()"))
-            for runner in runners:
-                runner.wake()
-            return act["wanted"] is None
-
-        eventually(over)
+        entry = begin(runners[0], limit=limit, wake=False)
+        for each in runners:
+            each.start()
         assert ended(runners[0], entry)["count"] == each_once(rows, entry) == (limit or 40)
-        assert len(holders) > 1
 
     def test_two_acts_on_the_same_messages_change_each_once(
         self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch
@@ -302,9 +209,9 @@ class TestTrouble:
     ) -> None:
         bury(rows, 200)
         code = (
-            "import time, uuid; from outbox_tasks.operating.messages import background; background.LEASE_SECONDS = 1.0;"
+            "import time, uuid; from outbox_tasks.operating.messages.background import Runner;"
             "from outbox_tasks.operating.messages.find import Filter; from outbox_tasks.relay.store import Store;"
-            "from outbox_tasks.settings import Settings; runner = background.Runner(Store.connect(Settings()));"
+            "from outbox_tasks.settings import Settings; runner = Runner(Store.connect(Settings()));"
             "runner.begin('redrive', Filter(states=('dead',)), who='ann', why=None, token=uuid.uuid4(), rate=20);"
             "time.sleep(600)"
         )
@@ -318,6 +225,7 @@ class TestTrouble:
         # What dies again meanwhile is not sent again.
         again = next(str(row.id) for row in rows.hot() if row.status == "pending")
         rows.change([again], status="dead", dead_at=seconds_from_now(0))
+        overdue(rows)
         worker = [sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-P", "solo", "-Q", "outbox.maintain"]
         with subprocess.Popen([*worker, "-n", "acts@%h"], env=place) as relay:
             try:
@@ -327,82 +235,58 @@ class TestTrouble:
         assert rows.state(again) == "dead"
         assert each_once(rows, act.seq) == 199
 
-    def test_a_lease_is_renewed_while_a_slow_rate_waits(
+    def test_an_act_is_left_to_the_process_that_runs_it(
         self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(background, "LEASE_SECONDS", 1.5)
-        monkeypatch.setattr(background, "LOOK_SECONDS", 0.1)
+        monkeypatch.setattr(background, "LOOK_SECONDS", 0.05)
         bury(rows, 3)
         first, second = new_runner(), new_runner()
-        entry = begin(first, rate=0.01)
-        eventually(lambda: first.act(entry)["count"] == 1)  # type: ignore[index]
-
-        def lease() -> Any:
-            with rows.engine.connect() as connection:
-                return connection.execute(text(f"SELECT lease, locked_until FROM {rows.tables.acts}")).one()
-
-        began = lease()
-        second.wake()
-        until = time.monotonic() + 2.5
-        eventually(lambda: time.monotonic() > until)
-        assert (lease().lease, lease().locked_until > began.locked_until) == (began.lease, True)
-        assert each_once(rows, entry) == 1
-
-    def test_closed_it_leaves_its_acts_to_others_at_once(self, new_runner: MakeRunner, rows: Rows) -> None:
-        bury(rows, 3)
-        first = new_runner()
-        entry = begin(first, rate=0.01)
-        eventually(lambda: first.act(entry)["count"] == 1)  # type: ignore[index]
-        first.close()
-        second = new_runner()
-        assert not second.act(entry)["held"]  # type: ignore[index]
-        second.wake()
-        eventually(lambda: second.act(entry)["count"] == 2)  # type: ignore[index]
+        entry = begin(first, wake=False)
+        assert second._batch(set(), background.OVERDUE_SECONDS) == background.LOOK_SECONDS
+        assert each_once(rows, entry) == 0
+        overdue(rows)
+        second.start()
+        assert ended(second, entry)["count"] == each_once(rows, entry) == 3
 
     def test_the_database_gone_in_between(
         self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(background, "RETRY_SECONDS", 0.1)
         bury(rows, 30)
-        store = new_store()
-        runner = Runner(store)
+        runner = Runner(new_store())
         entry = begin(runner, rate=20)
-        eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
+        eventually(lambda: act_of(runner, entry)["count"])
         with rows.engine.begin() as connection:
             connection.execute(text(f"ALTER TABLE {rows.tables.acts} RENAME TO elsewhere"))
-        eventually(lambda: not runner._running)
+        eventually(lambda: runner._troubled)
         with rows.engine.begin() as connection:
             schema = rows.tables.acts.schema
             connection.execute(text(f"ALTER TABLE {schema}.elsewhere RENAME TO outbox_acts"))
         assert ended(runner, entry)["count"] == each_once(rows, entry) == 30
         runner.close()
 
-    def test_what_fails_for_good_says_so(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
+    def test_what_fails_for_good_says_so(self, runner: Runner, rows: Rows) -> None:
         bury(rows)
-        entry = begin(asleep)
+        entry = begin(runner, wake=False)
         with rows.engine.begin() as connection:
             connection.execute(text(f"UPDATE {rows.tables.audit} SET action = 'nonsense'"))
-        runner.wake()
+        runner._own.add(entry)
+        runner.start()
         act = ended(runner, entry)
         assert (act["count"], act["facts"]["error"]) == (0, "KeyError: 'nonsense'")
-        assert runner.going() == []
 
-    def test_only_slow_batches_in_a_row_end_it(self, runner: Runner, rows: Rows) -> None:
-        bury(rows, 2)
-        entry = begin(runner, rate=0.5)
-        runner._slow[entry] = 4
-        eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
-        assert runner._slow == {}
-
-    def test_a_database_that_is_too_slow_for_it_ends_it(
+    def test_a_database_that_is_too_slow_for_it_many_times_in_a_row_ends_it(
         self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
-        bury(rows)
+        bury(rows, 2)
         runner = Runner(new_store(statement_timeout=0.05))
+        slow = begin(runner, rate=0.5, wake=False)
+        runner._slow[slow] = 4
+        assert runner._turn({slow}, 15.0) == 0.0
+        assert (runner._slow, act_of(runner, slow)["count"]) == ({}, 1)
         with rows.engine.connect() as other, other.begin():
             other.execute(text(f"LOCK TABLE {rows.tables.messages} IN ACCESS EXCLUSIVE MODE"))
-            entry = begin(runner)
-            act = ended(runner, entry)
+            act = ended(runner, begin(runner))
         runner.close()
         assert "did not answer a statement in time" in act["facts"]["error"]

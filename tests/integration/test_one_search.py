@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -23,9 +22,9 @@ from tests.integration.conftest import Command
 TASK = str(uuid4())
 
 
-def found(store: Store, text: str, **more: bool) -> dict[str, list[str]]:
+def found(store: Store, text: str) -> dict[str, list[str]]:
     """What the text is to which messages."""
-    return {str(message["id"]): message["kinds"] for message in search(store, text, **more).messages}
+    return {str(message["id"]): message["kinds"] for message in search(store, text).messages}
 
 
 def written(rows: Rows, *, sent: bool, **columns: Any) -> str:
@@ -58,8 +57,7 @@ def test_each_name_leads_to_its_message(new_store: MakeStore, rows: Rows, sent: 
             search(store, bad)
 
 
-def test_of_many_the_latest_and_those_at_work_are_shown_and_say_why(store: Store, rows: Rows) -> None:
-    [dead] = rows.insert(key="k", status="dead", dead_at=seconds_from_now(-5), last_error_code="http_422")
+def test_of_many_the_latest_are_shown_and_say_why(store: Store, rows: Rows) -> None:
     for id in rows.insert(30, key="k"):
         rows.settle(id)
     [last] = rows.insert(key="k")
@@ -73,47 +71,6 @@ def test_of_many_the_latest_and_those_at_work_are_shown_and_say_why(store: Store
     assert (str(first["id"]), first["state"], second["state"]) == (few, "dead", "sent")
     assert str(first["waits"]).startswith("It is dead since ")
     assert second["waits"] is None
-    assert dead in ids or answer.more
-
-
-class TestPayloads:
-    def test_are_looked_at_only_if_that_is_asked_for(self, store: Store, rows: Rows) -> None:
-        [old] = rows.insert(
-            status="dead", dead_at=seconds_from_now(-5), payload='{"order": 4711, "name": "Jürgen"}'.encode()
-        )
-        sent = written(rows, sent=True, payload=b'{"order": 4711}')
-        rows.insert(payload=b"\xff4711"[:3])
-        for id in rows.insert(5):
-            rows.settle(id)
-        assert found(store, "4711") == {}
-        assert found(store, "4711", payloads=True) == {old: ["payload"], sent: ["payload"]}
-        assert found(store, "Jürgen", payloads=True) == {old: ["payload"]}
-        answer = search(store, "4712", payloads=True)
-        assert answer.payloads is not None
-        assert (answer.messages, answer.payloads.complete, answer.payloads.count) == ([], True, 8 + 2)
-
-    def test_say_how_far_they_got(self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "PAYLOADS_A_LOOK", 3)
-        monkeypatch.setattr(module, "PAYLOADS_AT_MOST", 6)
-        first = written(rows, sent=True, payload=b"4711", created_at=seconds_from_now(-7200))
-        for id in rows.insert(10, created_at=seconds_from_now(-60)):
-            rows.settle(id)
-        answer = search(store, "4711", payloads=True)
-        assert answer.payloads is not None
-        assert (answer.messages, answer.payloads.complete, answer.payloads.count) == ([], False, 6)
-        assert answer.payloads.back_to is not None
-        assert 55 < (datetime.now(UTC) - answer.payloads.back_to).total_seconds() < 600
-        monkeypatch.setattr(module, "PAYLOADS_AT_MOST", 100)
-        assert found(store, "4711", payloads=True) == {first: ["payload"]}
-
-    def test_end_in_time(self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A statement that takes too long ends with the search, and what was found before stays."""
-        rows.insert(1, status="dead", dead_at=seconds_from_now(-5), payload=b"4711")
-        rows.insert(3000, payload=b"x" * 2000)
-        monkeypatch.setattr(module, "PAYLOAD_SECONDS", 0.0)
-        answer = search(store, "4712", payloads=True)
-        assert answer.payloads is not None
-        assert (answer.messages, answer.payloads.complete) == ([], False)
 
 
 class TestNothing:
@@ -126,7 +83,6 @@ class TestNothing:
         assert re.search(r"stays for 24 h, and the oldest messages here are of 2.* By its id it was made at 2", says)
         assert "no row of shop was ever copied" in says
         assert f"schema '{store.settings.database_schema}'" in says
-        assert f"outbox-tasks show --payloads {id}" in says
         assert "only a part" not in says
         assert "only a part of a name" in " ".join(search(store, "4711").reasons)
         assert search(store, "orders").reasons[0] == "It is a destination: outbox-tasks list --destination orders"
@@ -167,7 +123,6 @@ def test_the_command_shows_one_lists_several_and_says_why_there_is_none(command:
     assert (several.exit_code, several.stdout.count("its key: ")) == (0, 2)
     assert len(json.loads(command("show", "order:2", "--json").stdout)["messages"]) == 2
     assert command("show", "order:2", "--payload").exit_code == 2
-    assert f"Message {one}" in command("show", "--payloads", '"total": 42').stdout
     nothing = command("show", "order:3")
     assert (nothing.exit_code, nothing.stdout) == (1, "")
     assert "No message fits 'order:3'. It may be that:\n- It was rolled back" in nothing.stderr

@@ -1,4 +1,4 @@
-"""Lists page by page: each message once, in order, in both directions, and by index."""
+"""Lists: the right messages, page by page, each once and in order, and all of them or else it is said."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from outbox_tasks.operating.messages import paging
+from outbox_tasks.operating.messages import find, paging
 from outbox_tasks.operating.messages.find import ARCHIVED, Filter, Lookup
 from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
 from outbox_tasks.relay.store import Store
-from tests.conftest import Rows
+from tests.conftest import Rows, seconds_from_now
+from tests.integration.test_redrive import bury
 
 each_example = hypothesis_settings(
     max_examples=25,
@@ -30,7 +31,7 @@ each_example = hypothesis_settings(
 CHOICES: dict[str, list[Any]] = {
     "id": ["new", "new", "again"],
     "destination": ["orders", "mails"],
-    "event_type": ["order.made", "order.paid", "mail"],
+    "event_type": ["order.made", "order.paid", "order_made", "mail"],
     "key": [None, None, "k", "l"],
     "state": ["pending", "scheduled", "leased", "retrying", "dead", "dead", "sent", "sent", "sent", "discarded"],
     "last_error_code": [None, "busy"],
@@ -47,7 +48,7 @@ filters = st.builds(
     Filter,
     states=st.sampled_from([(), (), ("dead",), ("sent",), ("pending", "leased"), ("dead", "discarded"), ARCHIVED]),
     destination=st.sampled_from([None, None, "orders"]),
-    event_type=st.sampled_from([None, None, "order.*"]),
+    event_type=st.sampled_from([None, None, "order.*", "order?made", "order_*"]),
     key=st.sampled_from([None, None, None, "k"]),
     code=st.sampled_from([None, None, None, "busy"]),
     older_than=st.sampled_from([None, None, 1800.0]),
@@ -110,17 +111,16 @@ def expected(made: list[dict[str, Any]], wanted: Filter) -> list[UUID]:
     return [id for _, _, id in sorted(fitting, reverse=True)]
 
 
-def walk(store: Store, wanted: Filter, size: int, at: Cursor | None = None) -> Iterator[Page]:
-    """All pages, one after the other, to the side of the cursor."""
-    newer = at is not None and at.newer
+def walk(store: Store, wanted: Filter, size: int) -> Iterator[Page]:
+    """All pages, one after the other."""
+    at = None
     for _ in range(500):
         page = read_page(store, wanted, size, at)
         yield page
-        found = page.newer if newer else page.older
-        if found is None:
+        if page.older is None:
             return
-        at = Cursor.parse(str(found))
-        assert at == found
+        at = Cursor.parse(str(page.older))
+        assert at == page.older
     pytest.fail("the walk has no end")
 
 
@@ -132,6 +132,11 @@ def record(**of: Any) -> dict[str, Any]:
     return {**{name: some[0] for name, some in CHOICES.items()}, **of}
 
 
+def look_at(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
+        monkeypatch.setattr(paging, name, rows)
+
+
 @pytest.mark.parametrize("look", [3, 1000])
 @each_example
 @given(records=records, wanted=filters, size=st.integers(1, 4))
@@ -140,89 +145,99 @@ def record(**of: Any) -> dict[str, Any]:
     wanted=Filter(older_than=1800.0),
     size=1,
 )
-def test_a_walk_finds_each_message_once_in_both_directions(
+def test_a_walk_finds_each_message_once(
     store: Store, fill: Any, look: int, records: list[dict[str, Any]], wanted: Filter, size: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
-            patched.setattr(paging, name, look)
+        look_at(patched, look)
         right = expected(fill(records), wanted)
         pages = list(walk(store, wanted, size))
-        assert ids(pages) == right
-        assert all(len(page.messages) == size for page in pages[:-1] if page.complete)
-        assert pages[0].newer is None
-        if (back := pages[-1].newer) is not None:
-            last = len(pages[-1].messages)
-            backwards = list(walk(store, wanted, size, back))
-            assert ids(backwards[::-1]) == right[: len(right) - last]
-            assert backwards[-1].newer is None
-            # And from there to the end again.
-            assert backwards[-1].older is not None
-            top = len(backwards[-1].messages)
-            assert ids(list(walk(store, wanted, size, backwards[-1].older))) == right[top:]
+    assert ids(pages) == right
+    assert all(len(page.messages) == size for page in pages[:-1] if page.complete)
 
 
-@hypothesis_settings(each_example, max_examples=10)
-@given(
-    records=records.filter(bool),
-    sent=st.lists(st.integers(0, 9), min_size=10, max_size=10),
-    size=st.integers(1, 3),
-)
-def test_messages_that_are_sent_or_written_meanwhile_move_nothing(
-    store: Store, rows: Rows, fill: Any, records: list[dict[str, Any]], sent: list[int], size: int
-) -> None:
-    made = fill([{**one, "id": "new"} for one in records])
+def test_messages_that_are_sent_or_written_meanwhile_move_nothing(store: Store, rows: Rows, fill: Any) -> None:
+    made = fill([record(state=state) for state in ("pending", "scheduled", "sent", "pending", "leased", "pending")])
     seen: list[UUID] = []
-    for page in walk(store, Filter(), size):
+    for page in walk(store, Filter(), 2):
         seen += ids([page])
-        id = str(made[sent.pop() % len(made)]["id"])
-        if any(str(row.id) == id for row in rows.hot()):
-            rows.settle(id)
+        for row in rows.hot():
+            if row.id in seen and row.status == "pending":
+                rows.settle(str(row.id))
         rows.insert(1)
-        sent = sent or [0]
     assert seen == expected(made, Filter())
-
-
-def test_the_dead_of_a_group_have_pages(store: Store, rows: Rows) -> None:
-    now = datetime.now(UTC)
-    died = {"status": "dead", "last_error_code": "http_400", "last_error": "no such order"}
-    ours = [rows.insert(dead_at=now - timedelta(minutes=n // 3), **died)[0] for n in range(7)]
-    rows.insert(3, dead_at=now, **{**died, "last_error_code": "http_401"})
-    group = next(group["group"] for group in Lookup(store).groups()[0] if group["count"] == 7)
-    found = ids(list(walk(store, Filter(states=("dead",), group=group), 2)))
-    assert len(found) == 7
-    assert {str(id) for id in found} == set(ours)
-    assert [str(id) for id in found[-1:]] == ours[-1:]
 
 
 def test_says_how_far_it_looked_and_goes_on_from_there(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
-        monkeypatch.setattr(paging, name, 20)
+    look_at(monkeypatch, 20)
     [wanted] = rows.insert(event_type="wanted")
     rows.insert(50)
     page = read_page(store, Filter(event_type="wanted"), 10)
     assert (page.messages, page.complete, page.looked) == ([], False, 20)
     assert page.reached is not None
-    found = list(walk(store, Filter(event_type="wanted"), 10))
-    assert len(found) == 3
-    assert [str(id) for id in ids(found)] == [wanted]
+    pages = list(walk(store, Filter(event_type="wanted"), 10))
+    assert (len(pages), [str(id) for id in ids(pages)]) == (3, [wanted])
+    for other in ("1~2026-01-01", "1~infinity"):
+        with pytest.raises(ValueError):  # noqa: PT011 # whatever it says, the page says it in its own words
+            read_page(store, Filter(), 10, Cursor.parse(other))
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "", "older", "~~~", "older~seq~zz", "older~seq~1~2", "older~death~1", "older~seq~-1", f"older~seq~{1 << 63}",
-        "older~death~yesterday~1", "up~seq~1", "older~hat~1", "older~seq~\0", "older~seq~٣",
-    ],
-)  # fmt: skip
-def test_a_text_that_is_no_cursor_is_refused(said: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 # whatever it says, the page says it in its own words
-        Cursor.parse(said)
+@pytest.mark.parametrize("text", ["", "~", "zz", "1~2", "-1", str(1 << 63), "1~yesterday", "\0", "٣"])
+def test_a_text_that_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        Cursor.parse(text)
 
 
-@pytest.mark.parametrize("said", ["older~death", "older~death~2026-01-01~1"])
-def test_a_cursor_of_other_filters_is_refused(store: Store, said: str) -> None:
-    with pytest.raises(ValueError, match="other filters"):
-        read_page(store, Filter(), 10, Cursor.parse(said))
+def test_old_messages_and_those_at_work_are_found_behind_many_others(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of the backlog: neither among the newest nor among the oldest."""
+    monkeypatch.setattr(paging, "ROWS_LOOKED_AT", 5)
+    old = [rows.insert(created_at=seconds_from_now(-n))[0] for n in (9000, 8000, 7000)]
+    for id in (*old, *rows.insert(60, created_at=seconds_from_now(-100))):
+        rows.settle(id)
+    rows.insert(60)
+    [leased] = rows.insert(lease=uuid4(), locked_until=seconds_from_now(30))
+    [mail] = rows.insert(destination="mails")
+    [dead] = bury(rows)
+    rows.insert(60)
+
+    def listed(**wanted: Any) -> list[str]:
+        page = read_page(store, Filter(**wanted), 50)
+        assert page.complete
+        return [str(message["id"]) for message in page.messages]
+
+    assert listed(older_than=3600.0) == old[::-1]
+    assert listed(older_than=7500.0) == old[1::-1]
+    assert listed(older_than=90_000.0) == []
+    assert listed(states=("leased",)) == [leased]
+    assert listed(destination="mails", states=("pending",)) == [mail]
+    assert listed(destination="orders", states=("dead", "leased")) == [dead, leased]
+
+
+def test_dead_letters_are_in_groups_by_their_cause(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup = Lookup(store)
+    for n in range(3):
+        bury(rows, last_error=f"no such order {n} for '{n}ab' ({uuid4()})", dead_at=seconds_from_now(-10 * n - 1))
+    bury(rows, 2, destination="mails")
+    bury(rows, event_type="order.paid")
+    rows.insert(5)
+    monkeypatch.setattr(find, "GROUPS_A_PAGE", 2)
+    groups, complete = lookup.groups()
+    assert [(g["count"], g["destination"], g["event_type"]) for g in groups] == [
+        (3, "orders", "order.created"),
+        (2, "mails", "order.created"),
+        (1, "orders", "order.paid"),
+    ]
+    assert complete
+    assert 19 < (groups[0]["dead_at"] - groups[0]["first_at"]).total_seconds() < 21
+    assert "no such order 0" in groups[0]["last_error"]
+    assert [g["count"] for g in lookup.groups("mails")[0]] == [2]
+    name = groups[0]["group"]
+    pages = list(walk(store, Filter(states=("dead",), group=name), 2))
+    assert (len(ids(pages)), lookup.group(name)["count"]) == (3, 3)  # type: ignore[index]
+    monkeypatch.setattr(find, "GROUPS_AT_MOST", 2)
+    groups, complete = lookup.groups()
+    assert (len(groups), complete) == (2, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,7 +12,6 @@ from outbox_tasks.errors import ActConflict, ActRefused, PayloadTooLarge, Unknow
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
-from tests.claims import take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.acting import acted
 
@@ -36,34 +34,8 @@ def operator(store: Store) -> Operator:
     return Operator(store, "ann", "the shop is back")
 
 
-class TestRedrive:
-    def test_makes_a_dead_letter_due_with_all_its_attempts(self, store: Store, rows: Rows) -> None:
-        [id] = bury(rows, outages=2, begun=True, deliver_at=seconds_from_now(-9000))
-        done = acted(store, "redrive", [id], why="the shop is back")
-        assert (done.count, done.not_changed, done.stopped) == (1, [], False)
-        row = rows.one(id)
-        assert (row.status, row.attempts, row.outages, row.begun, row.lease) == ("pending", 0, 0, False, None)
-        assert (row.dead_at, row.last_error_code) == (None, "http_400")
-        [note] = row.history
-        assert (note["what"], note["by"], note["why"], note["attempts"]) == ("redriven", "ann", "the shop is back", 3)
-        [act] = acts(rows)
-        assert (act.who, act.why, act.action, act.target, act.count) == ("ann", "the shop is back", "redrive", id, 1)
-        assert note["entry"] == act.seq
-        [single] = take(store, {"orders": 1})
-        assert single.id == id
-
-    def test_leaves_messages_that_died_after_the_plan_and_others(
-        self, store: Store, rows: Rows, operator: Operator
-    ) -> None:
-        first, others = bury(rows, 3), [*rows.insert(), str(uuid4())]
-        plan = operator.plan(DEAD)
-        later = bury(rows, 2, dead_at=seconds_from_now(0))
-        done = acted(store, "redrive", first + others + later, until=plan.until)
-        assert (done.count, done.not_changed) == (3, [UUID(id) for id in others + later])
-        assert rows.one(others[0]).history is None
-        assert list(operator.chosen(DEAD, plan.until)) == []
-
-    def test_chooses_by_filter_in_the_order_of_death(self, rows: Rows, operator: Operator, store: Store) -> None:
+class TestPlan:
+    def test_has_the_messages_of_a_filter(self, rows: Rows, operator: Operator, store: Store) -> None:
         long_ago = seconds_from_now(-7200)
         ids = {
             "d": bury(rows, destination="mails", event_type="mail.sent", dead_at=seconds_from_now(-10)),
@@ -89,31 +61,28 @@ class TestRedrive:
         ]
         for fields, expected in wanted:
             plan = operator.plan(Filter(states=("dead",), **fields))
-            chosen = operator.chosen(Filter(states=("dead",), **fields), plan.until)
-            assert "".join(names[id] for id in chosen) == expected, fields
             assert plan.count == sum(kind.count for kind in plan.kinds) == len(expected), fields
             assert {names[kind.example] for kind in plan.kinds} <= set(expected), fields
 
-    def test_pages_miss_no_message_that_died_at_the_same_time(
-        self, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    def test_and_an_act_miss_no_message_that_died_at_the_same_time(
+        self, rows: Rows, store: Store, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("outbox_tasks.operating.messages.acts.ROWS_A_LOOK", 7)
+        monkeypatch.setattr("outbox_tasks.operating.messages.acts.BATCH_MESSAGES", 4)
         moment = text("timestamptz '2026-01-01'")
-        ids = bury(rows, 20, dead_at=seconds_from_now(-5))
-        rows.change(ids, dead_at=moment)
-        bury(rows, 10, event_type="other")
+        rows.change(bury(rows, 20, dead_at=seconds_from_now(-5)), dead_at=moment)
+        others = bury(rows, 10, event_type="other")
+        assert operator.plan(Filter(states=("dead",), event_type="other")).count == 10
         for wanted in (DEAD, Filter(states=("dead", "pending"))):
-            found = list(operator.chosen(wanted, operator.plan(wanted).until))
-            assert len(found) == len(set(found)) == 30
             assert operator.plan(wanted).count == 30
-        wanted = Filter(states=("dead",), event_type="other")
-        assert len(list(operator.chosen(wanted, operator.plan(wanted).until))) == 10
+        assert acted(store, "redrive").count == 30
+        rows.change(others, status="dead", dead_at=moment)
+        assert acted(store, "discard", states=("dead", "pending")).count == 30
 
-
-class TestDiscard:
-    def test_of_dead_letters_leaves_waiting_messages(self, store: Store, rows: Rows) -> None:
-        [waits] = rows.insert()
-        assert acted(store, "discard", [waits]).not_changed == [UUID(waits)]
+    def test_acts_take_the_first_to_die_first(self, store: Store, rows: Rows) -> None:
+        [second], [first] = (bury(rows, dead_at=seconds_from_now(-ago)) for ago in (10, 20))
+        assert acted(store, "redrive", limit=1).count == 1
+        assert (rows.state(first), rows.state(second)) == ("pending", "dead")
 
 
 class TestEdit:
@@ -128,29 +97,24 @@ class TestEdit:
         assert Lookup(store).former_payload(entry) == b"\x00\xff" * 100
         assert "former" not in Lookup(store).acts(1)[0]["facts"]
 
-    @pytest.mark.parametrize(
-        ("payload", "kind", "error"),
-        [
+    def test_refuses_a_payload_that_could_not_be_delivered_and_what_is_not_dead(
+        self, new_store: MakeStore, rows: Rows
+    ) -> None:
+        operator = Operator(new_store(destinations={"orders": {"url": "a://b", "max_bytes": 99}}), "ann")
+        [id], [waits] = bury(rows), rows.insert()
+        bad: list[tuple[bytes, str, type[Exception]]] = [
             (b"{", "application/json", ActRefused),
             (b"\xff", "application/cloudevents+json; charset=utf-8", ActRefused),
             (b'"' + b"x" * 100 + b'"', "application/json", PayloadTooLarge),
-        ],
-    )
-    def test_refuses_a_payload_that_could_not_be_delivered(
-        self, new_store: MakeStore, rows: Rows, payload: bytes, kind: str, error: type[Exception]
-    ) -> None:
-        operator = Operator(new_store(destinations={"orders": {"url": "a://b", "max_bytes": 99}}), "ann")
-        [id] = bury(rows)
-        with pytest.raises(error):
-            operator.edit(UUID(id), b"{}", payload, kind)
-        assert (rows.one(id).payload, acts(rows)) == (b"{}", [])
-
-    def test_changes_only_the_payload_of_dead_letters(self, rows: Rows, operator: Operator) -> None:
-        [id] = rows.insert()
+        ]
+        for payload, kind, error in bad:
+            with pytest.raises(error):
+                operator.edit(UUID(id), b"{}", payload, kind)
         with pytest.raises(ActConflict, match="is pending, and only"):
-            operator.edit(UUID(id), b"{}", b"[]", "application/json")
+            operator.edit(UUID(waits), b"{}", b"[]", "application/json")
         with pytest.raises(UnknownMessage):
             operator.edit(uuid4(), b"{}", b"[]", "application/json")
+        assert (rows.one(id).payload, acts(rows)) == (b"{}", [])
 
     def test_is_refused_if_the_message_was_redriven_or_edited_meanwhile(
         self, store: Store, rows: Rows, operator: Operator
@@ -172,13 +136,3 @@ class TestEdit:
         with pytest.raises(ActConflict):
             operator.edit(UUID(id), b"{}", b"[]", "application/json")
         assert rows.one(id).payload == b"{}"
-
-
-class TestPurge:
-    def test_deletes_dead_letters_for_good(self, store: Store, rows: Rows, operator: Operator) -> None:
-        old = bury(rows, 2, dead_at=seconds_from_now(-7200))
-        [new] = bury(rows)
-        done = acted(store, "purge", [*old, new], until=datetime.now(UTC) - timedelta(hours=1))
-        assert (done.count, done.not_changed) == (2, [UUID(new)])
-        assert ([str(row.id) for row in rows.hot()], rows.archived()) == ([new], [])
-        assert acts(rows)[0].action == "purge"

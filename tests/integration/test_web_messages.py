@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from html import unescape
@@ -10,7 +9,6 @@ from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID, uuid4
-from wsgiref.util import setup_testing_defaults
 
 import httpx
 import pytest
@@ -22,10 +20,9 @@ from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Role
-from outbox_tasks.web.pages import message as message_page
 from outbox_tasks.web.pages import messages as messages_page
 from tests.conftest import Rows, seconds_from_now
-from tests.integration.browsing import Browser, Visit
+from tests.integration.browsing import Browser, Visit, words
 from tests.integration.test_redrive import bury
 
 
@@ -50,7 +47,7 @@ ABSENT = UUID(int=0xABCDEF)
 
 
 class TestList:
-    def test_has_pages_in_both_directions(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_has_pages(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages_page, "ROWS_SHOWN", 3)
         dead = bury(rows, 7)
         rows.insert(2)
@@ -61,52 +58,36 @@ class TestList:
             query = link(html, "Older") or {}
         assert [len(page) for page in found] == [3, 3, 1]
         assert sorted(chain.from_iterable(found)) == sorted(dead)
-        assert listed(browser.read("/messages", **(link(html, "Newer") or {}))) == found[1]
         assert listed(browser.read("/messages", **(link(html, "First page") or {}))) == found[0]
 
     def test_says_where_its_search_ended_and_goes_on(
         self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module, name in ((paging, "ROWS_LOOKED_AT"), (paging, "ROWS_LOOKED_AT_FIRST")):
-            monkeypatch.setattr(module, name, 20)
+        for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
+            monkeypatch.setattr(paging, name, 20)
         monkeypatch.setattr(messages_page, "ROWS_SHOWN", 5)
-        rows.insert(30)
         [wanted] = rows.insert(event_type="order.lost", destination="mails")
-        rows.insert(60)
+        rows.insert(30)
         browser = visit()
         html = browser.read("/messages", type="order.lost")
-        assert listed(html) == []
-        assert "Looked at 20 messages" in html
+        assert (listed(html), "Looked at 20 messages" in html) == ([], True)
         html = browser.read("/messages", **(link(html, "Search on from there") or {}))
-        assert "Looked at 20 messages" in html
-        # What is at work is looked through by destination.
-        html = browser.read("/messages", type="order.lost", destination="mails", state="pending")
         assert listed(html) == [wanted]
-        assert "No destination has this name here." in html
+        assert "No destination has this name here." in browser.read("/messages", destination="mails")
 
     def test_says_what_is_wrong_with_a_filter(self, visit: Visit) -> None:
         browser = visit()
         wrong: list[tuple[dict[str, str], str]] = [
             ({"older-than": "x"}, "is not a length of time"),
-            ({"newer-than": "99999999999999999999d"}, "is too long"),
             ({"state": "gone"}, "is no state"),
-            ({"key": "k" * 501}, "at most 500 characters"),
             ({"group": "0123456789ab", "state": "sent"}, "goes with the state dead alone"),
             ({"at": "<script>"}, "There is no such page"),
-            ({"at": "older~0~key~0~1~2"}, "There is no such page"),
-            ({"at": "older~death~2026-01-01T00:00:00+00:00~7"}, "a list with other filters"),
+            ({"at": "7~2026-01-01T00:00:00+00:00"}, "a list with other filters"),
         ]
-        for query, said in wrong:
+        for query, answered in wrong:
             answer = browser.get("/messages", **query)
-            assert (answer.status_code, said in answer.text) == (400, True), query
+            assert (answer.status_code, answered in answer.text) == (400, True), query
             assert b"<script>" not in answer.content
-
-    def test_says_its_filter_in_words_and_keeps_the_fields_closed(self, visit: Visit) -> None:
-        html = visit().read("/messages", destination="orders", state="dead")
-        assert '<details class="card"><summary>Filters: ' in html
-        summary = html.partition("<summary>Filters")[2].partition("</summary>")[0]
-        assert "<strong>orders</strong>" in summary
-        assert "<strong>dead</strong>" in summary
 
     def test_offers_acts_only_to_those_who_may(self, visit: Visit, rows: Rows) -> None:
         [dead], [waits] = bury(rows), rows.insert()
@@ -143,33 +124,10 @@ class TestSearches:
         assert location(browser.get("/search", q=" ")) == "/messages"
         assert browser.get("/search", q="a\0").status_code == browser.get("/search", q="a" * 1001).status_code == 400
 
-    def test_say_what_may_be_the_case_and_look_into_payloads_for_those_who_may(self, visit: Visit, rows: Rows) -> None:
-        [id] = rows.insert(payload=b'{"total": 4711}')
-        browser, reader = visit(Role.PAYLOAD), visit(Role.LOOK)
-        html = browser.read("/search", q="4711")
-        assert "No message fits. One of these may be the case: It was rolled back, or never published" in browser.text(
-            "/search", q="4711"
-        )
-        assert 'href="/search?q=4711&amp;payloads=yes"' in html
-        assert location(browser.get("/search", q="4711", payloads="yes")) == f"/messages/{id}"
-        assert "<script" not in browser.read("/search", q="<script>alert(1)</script>").partition("<main")[2]
-        html = reader.read("/search", q="4711", payloads="yes")
-        assert "No message fits" in html
-        assert "payloads=yes" not in html
-
-    def test_of_one_person_hold_up_nobody_else(self, visit: Visit) -> None:
-        browser = visit(Role.LOOK)
-        other = Browser(browser.page, Role.LOOK, "lou")
-        searches = browser.page._shared.get().searches
-        with searches.by("anna"), searches.by("anna"):
-            refused = browser.get("/messages", type="*a*")
-            assert (refused.status_code, b"2 of your searches" in refused.content) == (429, True)
-            assert browser.get("/search", q="k").status_code == 429
-            assert browser.get("/errors").status_code == other.get("/messages", type="*a*").status_code == 200
-            with searches.by("bob"), searches.by("bob"):
-                assert other.get("/messages").status_code == 503
-        assert browser.get("/messages", type="*a*").status_code == 200
-        assert searches._going == {}
+    def test_say_what_may_be_the_case(self, visit: Visit, rows: Rows) -> None:
+        html = visit(Role.LOOK).read("/search", q="<script>alert(1)</script>")
+        assert "No message fits. One of these may be the case: It was rolled back, or never published" in words(html)
+        assert "<script" not in html.partition("<main")[2]
 
     def test_run_for_a_short_time(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages_page, "STATEMENT_SECONDS", 0.2)
@@ -190,8 +148,13 @@ class TestMessage:
         urls = {"web_flower_url": "https://flower.example.com/", "web_trace_url": "https://t.example.com/{trace_id}"}
         browser = visit(**urls)
         html, text = browser.read(f"/messages/{id}"), browser.text(f"/messages/{id}")
-        for words in ("http_400: refused: no such order 42", "written", "edited by bob: it is <mended>", '"order": 43'):
-            assert words in text
+        for shown_words in (
+            "http_400: refused: no such order 42",
+            "written",
+            "edited by bob: it is <mended>",
+            '"order": 43',
+        ):
+            assert shown_words in text
         for there in (
             f"https://flower.example.com/task/{id}", "https://t.example.com/0af7651916cd43dd8448eb211c80319c",
             f"/messages/{id}/edit", f"/acts/new?action=redrive&amp;id={id}", f"/acts/new?action=discard&amp;id={id}",
@@ -203,27 +166,7 @@ class TestMessage:
         assert re.search(f"1 message of its key is before it.*{id}", text)
         assert "Cancel…" in text
 
-    def test_folds_a_long_payload(self, visit: Visit, rows: Rows) -> None:
-        browser = visit()
-        for items in (3, 100):
-            [id] = rows.insert(payload=json.dumps(list(range(items))).encode())
-            html = browser.read(f"/messages/{id}")
-            assert ("<details><summary>Show 102 lines</summary>" in html) == (items == 100)
-            assert '<pre tabindex="0" aria-label="Payload">[' in html
-
-    def test_hides_payload_and_headers_from_those_who_may_only_look(self, visit: Visit, rows: Rows) -> None:
-        secret = "the secret of the message"
-        [id] = bury(rows, payload=secret.encode(), headers={"tenant": secret})
-        hidden = visit(Role.LOOK)
-        assert secret not in hidden.read(f"/messages/{id}")
-        assert secret not in hidden.read("/messages")
-        assert {hidden.get(f"/messages/{id}/{page}").status_code for page in ("payload", "edit")} == {403}
-        reader = visit(Role.PAYLOAD)
-        assert reader.read(f"/messages/{id}").count(secret) == 2
-        assert reader.get(f"/messages/{id}/edit").status_code == 403
-        assert f"/messages/{id}/edit" not in reader.read(f"/messages/{id}")
-
-    def test_hides_what_quotes_its_contents_too(self, visit: Visit, rows: Rows, store: Store) -> None:
+    def test_hides_its_contents_and_what_quotes_them(self, visit: Visit, rows: Rows, store: Store) -> None:
         """What the database role `reader` may not see, the role look does not see either; and it is not even read."""
         secret, large = "the secret of the message", b"x" * 3_000_000
         note = {"at": "2026-11-01T12:00:00+00:00", "what": "failed", "attempt": 1, "code": "x", "error": secret}
@@ -237,6 +180,9 @@ class TestMessage:
             html = hidden.read(f"/messages/{id}")
             assert secret not in html
             assert "Traceback" not in html
+        assert {hidden.get(f"/messages/{id}/{page}").status_code for page in ("payload", "edit")} == {403}
+        assert reader.get(f"/messages/{id}/edit").status_code == 403
+        assert f"/messages/{id}/edit" not in reader.read(f"/messages/{id}")
         group = Lookup(store).groups()[0][0]["group"]
         for path in ("/messages", "/errors", f"/errors/{group}", "/destinations/orders", "/keys", "/"):
             assert secret not in hidden.read(path), path
@@ -245,26 +191,6 @@ class TestMessage:
         assert one is not None
         assert (one["payload"], one["headers"], one["history"]) == (None, {"eventid": headers["eventid"]}, [])
         assert one["size"] == len(large)
-
-    def test_is_downloaded_in_pieces(
-        self, visit: Visit, rows: Rows, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(message_page, "PIECE_BYTES", 1000)
-        payload = bytes(range(250)) * 10
-        [id] = bury(rows, payload=payload)
-        browser = visit()
-        answer = browser.get(f"/messages/{id}/payload")
-        assert answer.headers["Content-Length"] == "2500"
-        assert answer.content == payload
-        head = browser.ask("HEAD", f"/messages/{id}/payload")
-        assert (head.headers["Content-Length"], head.content) == ("2500", b"")
-        environ: dict[str, object] = {"HTTP_X_PERSON": "anna ACT"}
-        setup_testing_defaults(environ)
-        pieces = browser.page.wsgi(environ | {"PATH_INFO": f"/messages/{id}/payload"}, lambda *head: None)
-        assert [next(pieces), next(pieces)] == [payload[:1000], payload[1000:2000]]
-        Operator(store, "bob", "why").edit(UUID(id), payload, payload[::-1], "application/octet-stream")
-        with pytest.raises(RuntimeError, match="already started"):
-            next(pieces)
 
     def test_gives_the_bytes_of_its_payload_as_a_file(self, visit: Visit, rows: Rows) -> None:
         payload = bytes(range(256)) * 5_000
@@ -275,6 +201,8 @@ class TestMessage:
         assert answer.content == payload
         assert headers["Content-Type"] == "application/octet-stream"
         assert headers["Content-Disposition"] == f'attachment; filename="{id}.bin"'
+        head = browser.ask("HEAD", f"/messages/{id}/payload")
+        assert (head.headers["Content-Length"], head.content) == ("1280000", b"")
         html = browser.read(f"/messages/{id}")
         assert "1,280,000 bytes, not text" in html
         assert "000010  10 11 12 13" in html
@@ -319,9 +247,9 @@ class TestEdit:
         }
         return browser.post(f"/messages/{id}/edit", **{**sent, **form})
 
-    @pytest.mark.parametrize(
-        ("payload", "mended"),
-        [
+    def test_changes_nothing_that_nobody_touched(self, visit: Visit, rows: Rows) -> None:
+        browser = visit()
+        payloads: list[tuple[bytes, bytes | None]] = [
             (b'{"a":1,"b":[1,2]}', b'{"a":7,"b":[1,2]}'),
             (b'{"a": 1, "b": "\xc3\xbc"}', b'{"a": 7, "b": "\xc3\xbc"}'),
             (b'{"a":1,  "n":1.10}', b'{"a":7,  "n":1.10}'),
@@ -329,28 +257,21 @@ class TestEdit:
             (b"\n\n1 line\n", b"\n\n7 line\n"),
             (b"  1 \t", b"  7 \t"),
             ("\ufeff1 </textarea><script> &amp; \u202e\x0b\x1b[31m".encode(), None),
-        ],
-    )
-    def test_changes_nothing_that_nobody_touched(
-        self, visit: Visit, rows: Rows, payload: bytes, mended: bytes | None
-    ) -> None:
-        mended = mended or payload.replace(b"1", b"7", 1)
-        kind = "application/json" if payload.startswith(b"{") else "text/plain"
-        [id] = bury(rows, payload=payload, content_type=kind)
-        browser = visit()
-        refused = self.send(browser, id, lambda text: text)
-        assert refused.status_code == 400
-        assert b"nothing was changed" in refused.content
-        assert location(self.send(browser, id, lambda text: text, content_type="text/x")) == f"/messages/{id}"
-        assert (bytes(rows.one(id).payload), rows.one(id).content_type) == (payload, "text/x")
-        edited = self.send(browser, id, lambda text: text.replace("1", "7", 1), content_type=kind)
-        assert location(edited) == f"/messages/{id}"
-        assert bytes(rows.one(id).payload) == mended
-
-    def test_keeps_digits_that_a_person_writes(self, visit: Visit, rows: Rows) -> None:
+        ]
+        for payload, mended in payloads:
+            kind = "application/json" if payload.startswith(b"{") else "text/plain"
+            [id] = bury(rows, payload=payload, content_type=kind)
+            refused = self.send(browser, id, lambda text: text)
+            assert refused.status_code == 400
+            assert b"nothing was changed" in refused.content
+            assert location(self.send(browser, id, lambda text: text, content_type="text/x")) == f"/messages/{id}"
+            assert (bytes(rows.one(id).payload), rows.one(id).content_type) == (payload, "text/x")
+            edited = self.send(browser, id, lambda text: text.replace("1", "7", 1), content_type=kind)
+            assert location(edited) == f"/messages/{id}"
+            assert bytes(rows.one(id).payload) == (mended or payload.replace(b"1", b"7", 1))
         [id] = bury(rows, payload=b'{"a":1}')
         long = '{"a": 1.10, "b": 123456789012345678901234567890.5}'
-        assert self.send(visit(), id, lambda text: long).status_code == 303
+        assert self.send(browser, id, lambda text: long).status_code == 303
         assert rows.one(id).payload == long.encode()
 
     def test_says_where_json_is_wrong_and_keeps_what_was_written(self, visit: Visit, rows: Rows) -> None:
@@ -415,40 +336,40 @@ def json_text(text: str) -> Any:
     return cast(literal(text), JSONB)
 
 
+MESSAGES: list[dict[str, Any]] = [
+    {
+        "payload": (EVIL * 20_000).encode(), "headers": {EVIL + str(n): EVIL * 5 for n in range(80)},
+        "key": (EVIL * 3)[:255], "event_type": (EVIL * 3)[:255], "content_type": EVIL, "aggregate_id": EVIL * 9,
+        "aggregate_type": EVIL * 9, "last_error": EVIL * 900, "last_error_code": EVIL, "locked_by": EVIL * 9,
+        "history": [{"at": EVIL, "what": EVIL * 9, "by": EVIL, "error": EVIL, "traceback": EVIL * 900}] * 40,
+    },
+    {"payload": b'"' * 1_000_000, "headers": {"x": "&" * 60_000}, "last_error": "'" * 100_000},
+    {"payload": b"\xff\xfe" * 500_000, "headers": ["no", "object"], "history": {"no": "list"}},
+    {"payload": DEEP.encode(), "headers": json_text(DEEP), "history": json_text(DEEP)},
+    {"payload": f"[{HUGE}]".encode(), "headers": json_text(HUGE), "history": json_text(f"[{HUGE}]")},
+    {"payload": b"1e9999", "headers": "text", "history": [1, None, {"at": 5, "what": [], "attempt": ""}]},
+    {"payload": b"", "history": [{"entry": 2**70, "at": "9999-12-31T23:59:59-12:00", "traceback": {"a": 1}}]},
+    {"payload": b"<svg onload=x>", "content_type": "image/svg+xml", "attempts": 2**31 - 1},
+    {"headers": {"traceparent": "javascript:alert(1)", "eventid": EVIL}, "created_at": ALWAYS},
+]  # fmt: skip
+
+
 class TestHostileMessages:
-    @pytest.mark.parametrize(
-        "columns",
-        [
-            {
-                "payload": (EVIL * 20_000).encode(), "headers": {EVIL + str(n): EVIL * 5 for n in range(80)},
-                "key": (EVIL * 3)[:255], "event_type": (EVIL * 3)[:255], "content_type": EVIL, "aggregate_id": EVIL * 9,
-                "aggregate_type": EVIL * 9, "last_error": EVIL * 900, "last_error_code": EVIL, "locked_by": EVIL * 9,
-                "history": [{"at": EVIL, "what": EVIL * 9, "by": EVIL, "error": EVIL, "traceback": EVIL * 900}] * 40,
-            },
-            {"payload": b'"' * 1_000_000, "headers": {"x": "&" * 60_000}, "last_error": "'" * 100_000},
-            {"payload": b"\xff\xfe" * 500_000, "headers": ["no", "object"], "history": {"no": "list"}},
-            {"payload": DEEP.encode(), "headers": json_text(DEEP), "history": json_text(DEEP)},
-            {"payload": f"[{HUGE}]".encode(), "headers": json_text(HUGE), "history": json_text(f"[{HUGE}]")},
-            {"payload": b"1e9999", "headers": "text", "history": [1, None, {"at": 5, "what": [], "attempt": ""}]},
-            {"payload": b"", "history": [{"entry": 2**70, "at": "9999-12-31T23:59:59-12:00", "traceback": {"a": 1}}]},
-            {"payload": b"<svg onload=x>", "content_type": "image/svg+xml", "attempts": 2**31 - 1},
-            {"headers": {"traceparent": "javascript:alert(1)", "eventid": EVIL}, "created_at": ALWAYS},
-        ],
-    )  # fmt: skip
-    def test_are_text_on_small_pages(self, visit: Visit, rows: Rows, columns: dict[str, Any]) -> None:
-        [id] = bury(rows, **columns)
+    def test_are_text_on_small_pages(self, visit: Visit, rows: Rows) -> None:
         browser = visit(web_trace_url="https://t.example.com/{trace_id}", web_flower_url="https://f.example.com")
-        for path in (f"/messages/{id}", "/messages", f"/messages/{id}/edit"):
-            answer = browser.get(path)
-            html = answer.text
-            assert answer.status_code == 200
-            assert len(answer.content) < 200_000 or path.endswith("/edit")
-            assert "<script>" not in html
-            assert "<svg onload" not in html
-            assert 'onclick="' not in html
-            assert 'href="javascript:' not in html
-            if not path.endswith("/edit"):  # a field must send back what it was given
-                assert not set(html) & set("\x1b\u202e\u2066\u200b\x07\0")
+        for columns in MESSAGES:
+            [id] = bury(rows, **columns)
+            for path in (f"/messages/{id}", "/messages", f"/messages/{id}/edit"):
+                answer = browser.get(path)
+                html = answer.text
+                assert answer.status_code == 200
+                assert len(answer.content) < 200_000 or path.endswith("/edit")
+                assert "<script>" not in html
+                assert "<svg onload" not in html
+                assert 'onclick="' not in html
+                assert 'href="javascript:' not in html
+                if not path.endswith("/edit"):  # a field must send back what it was given
+                    assert not set(html) & set("\x1b\u202e\u2066\u200b\x07\0")
 
     def test_fill_no_list_with_their_length(self, visit: Visit, rows: Rows) -> None:
         long = dict.fromkeys(("last_error_code", "last_error"), '"' * 2000)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from html import unescape
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from celery import Celery
@@ -111,13 +111,6 @@ class TestStart:
         assert "publish@lost ✗ lost outbox.publish prefork × 4 10 min ago" in words(html)
         assert visit().get("/static/icon.svg").status_code == 200
 
-    def test_a_line_and_the_table_say_the_same_of_the_oldest(self, visit: Visit, store: Store, rows: Rows) -> None:
-        rows.insert(2, destination="mails", locked_until=seconds_from_now(-2700))
-        pauses.pause(store, "mails", "bob", "so")
-        text = visit().text("/")
-        assert "2 messages wait, the oldest for 45 min" in text
-        assert "Ⅱ paused 2 0 0 0 0 45 min" in text
-
     def test_the_chart_of_a_destination_says_what_it_shows(self, visit: Visit, rows: Rows) -> None:
         sent(rows, "orders", sent=1200, retry=3)
         html = visit().read("/")
@@ -151,36 +144,34 @@ class TestStart:
         assert "not asked: OUTBOX_BROKER_URL is not set" in text
 
     def test_it_costs_so_many_round_trips_for_all_who_watch(self, visit: Visit, rows: Rows) -> None:
-        rows.insert(3)
+        dead(rows, 3, key="k")
+        rows.insert(2, key="k")
         browser = visit()
         assert len(statements(browser, "/")) <= 14
         assert statements(browser, "/") == []
+        few = {"/destinations/orders": 12, "/keys": 1, "/workers": 1, "/audit": 1}
+        assert {path: most for path, most in few.items() if len(statements(browser, path)) > most} == {}
 
 
 class TestDestination:
-    def test_its_state_and_the_settings_that_apply_are_shown_without_secrets(
-        self, visit: Visit, store: Store, rows: Rows
-    ) -> None:
-        own = {
-            "url": "https://bob:geheim123@hooks.example.com/T0/secretpath?token=geheim456",
-            "send_timeout": 5, "transport_options": {"password": "geheim789"}, "concurrency": 3,
-        }  # fmt: skip
+    def test_its_state_and_what_is_sent(self, visit: Visit, rows: Rows) -> None:
+        own = {"url": "https://bob:geheim123@hooks.example.com/secretpath?token=geheim456", "concurrency": 3}
         rows.insert(3)
         rows.insert(2, locked_until=seconds_from_now(600))
         sends = {"lease": UUID(int=7), "begun": True, "attempts": 1, "locked_by": "<i>host</i>/ab:7"}
         rows.insert(1, **sends, locked_until=seconds_from_now(90))
-        browser = visit(destinations={"orders": own, "mails": own}, routes={"order.*": ["orders"]}, backoff_cap=77)
+        dead(rows)
+        sent(rows, "orders", sent=1200, retry=30)
+        browser = visit(destinations={"orders": own})
         html, text = browser.read("/destinations/orders"), browser.text("/destinations/orders")
         assert "geheim" not in html
         assert "secretpath" not in html
-        assert "url https://bob:***@hooks.example.com/… its own setting" in text
-        assert "send_timeout 5 its own setting" in text
-        assert "backoff_cap 77 the general setting" in text
-        assert "max_attempts 20 the default" in text
         assert "Sends at once 1 of 3" in text
         assert re.search(r"<i>host</i>/ab:7 orders \d+ s", text)
-        assert "order.*" in text
         assert 'href="/messages?destination=orders&amp;state=scheduled">2</a>' in html
+        assert "Redrive its dead letters…" in html
+        for length in ("24 hours", "hour"):
+            assert f"<title>orders: 1,200 sent and 30 failed in the last {length}</title>" in html
 
     def test_pause_and_resume_take_a_reason_and_are_in_the_audit(self, visit: Visit, store: Store) -> None:
         browser = visit()
@@ -220,17 +211,6 @@ class TestDestination:
         assert "rate_limit none the default" in browser.text("/destinations/orders")
         assert [act["action"] for act in Lookup(store).acts(5)] == ["clear limits", "limit"]
 
-    def test_what_helps_is_open_where_there_is_trouble(self, visit: Visit, store: Store, rows: Rows) -> None:
-        browser = visit()
-        assert '<details id="act">' in browser.read("/destinations/orders")
-        for _ in range(5):
-            store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-        dead(rows, 1)
-        html = visit().read("/destinations/orders")
-        assert "/acts/new?action=try&amp;destination=orders" in html
-        assert "Redrive its dead letters…" in html
-        assert words(html).count("connection: refused") == 1
-
     def test_who_may_not_act_sees_no_buttons_and_changes_nothing(self, visit: Visit, store: Store) -> None:
         for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(read_only=True)):
             assert "<form" not in browser.read("/destinations/orders").partition("<main")[2]
@@ -252,17 +232,6 @@ class TestDestination:
         assert browser.post("/destinations/former/pause", why="x").status_code == 409
         assert "a/b/../c" in browser.text("/destinations/a/b/../c")
         assert browser.get("/destinations/nobody").status_code == 404
-
-    def test_its_charts_say_what_they_show(self, visit: Visit, rows: Rows) -> None:
-        sent(rows, "orders", sent=1200, retry=30)
-        html = visit().read("/destinations/orders")
-        for length in ("24 hours", "hour"):
-            assert f"<title>orders: 1,200 sent and 30 failed in the last {length}</title>" in html
-
-    def test_it_costs_so_many_statements(self, visit: Visit, rows: Rows) -> None:
-        dead(rows, 3, key="k")
-        rows.insert(2, key="k")
-        assert len(statements(visit(), "/destinations/orders")) <= 18
 
 
 class TestKeys:
@@ -288,9 +257,6 @@ class TestKeys:
         assert "/acts/new" not in visit(Role.PAYLOAD).read("/keys")
         assert visit().text("/keys", destination="nobody").count("No key is held up.") == 1
 
-    def test_it_costs_few_statements(self, visit: Visit) -> None:
-        assert len(statements(visit(), "/keys")) <= 3
-
 
 class TestWorkers:
     def test_who_is_at_work_those_in_trouble_first(self, visit: Visit, rows: Rows) -> None:
@@ -307,11 +273,6 @@ class TestWorkers:
         assert "7 singles and 2 drains in 0.5 s, held back" in text
         assert "<b>shop</b>@web (tasks) ✓ alive <i>shop</i>" in text
         assert 'href="/messages?destination=orders&amp;state=running">2 of orders</a>' in html
-
-    def test_it_costs_few_statements_beyond_those_of_the_start(self, visit: Visit) -> None:
-        browser = visit()
-        browser.read("/")
-        assert len(statements(browser, "/workers")) <= 1
 
 
 class TestArchive:
@@ -363,9 +324,6 @@ class TestAudit:
         for entry in (f"{Lookup(store).acts(1)[0]['seq']}", "0", "x", "9" * 30):
             assert browser.get(f"/audit/{entry}/payload").status_code == 404
 
-    def test_it_costs_one_statement(self, visit: Visit) -> None:
-        assert len(statements(visit(), "/audit")) <= 3
-
 
 class TestDoctor:
     def test_its_findings_and_alerts_are_shown(self, visit: Visit, rows: Rows) -> None:
@@ -380,10 +338,7 @@ class TestDoctor:
         assert "outbox-tasks redrive" in text
         assert "✗ open" in text
         assert "<script>alert" not in html
-
-    def test_it_looks_when_a_person_comes_and_not_when_the_page_refreshes(self, visit: Visit) -> None:
-        browser = visit()
-        assert "hx-get" not in browser.read("/doctor")
+        assert "hx-get" not in html
         assert statements(browser, "/doctor") == []  # all who come in the same seconds share a look
 
 

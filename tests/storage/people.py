@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.messages.acts import Action, Operator
+from outbox_tasks.operating.messages.acts import Action, change
 from outbox_tasks.operating.messages.find import LAST_NUMBER
 
 
@@ -18,22 +18,16 @@ class Person(NamedTuple):
     why: str | None = None
 
 
-class Lease(NamedTuple):
-    """Of an act in the background."""
-
-    token: UUID
-    duration: float
-
-
 class Acting(Database):
     """The verbs of acts."""
 
     def act_on(
         self, action: Action, ids: Sequence[UUID], by: Person, entry: int, *, states: Sequence[str] = ("dead",),
-        until: datetime | None = None, lease: Lease | None = None,
-    ) -> set[UUID] | None:  # fmt: skip
-        """See `Operator.change`."""
-        return Operator(self, *by).change(action, list(ids), states, until, entry, *(lease or ()))
+        until: datetime | None = None,
+    ) -> set[UUID]:  # fmt: skip
+        """See `acts.change`."""
+        act = {"action": action, "as_of": until, "seq": entry, "who": by.who, "why": by.why}
+        return change(self.ask, act, list(ids), states)
 
     def edit(self, id: UUID, digest: bytes, payload: bytes, content_type: str, by: Person) -> int | None:
         """The entry of the audit; None: the message is not dead, or its payload has another digest."""
@@ -45,8 +39,7 @@ class Acting(Database):
         said = {"row": json.dumps(copies), "place": json.dumps({"place": place}), "entry": entry}
         with self.transaction() as run:
             run("archive/replay_alone.sql")
-            rows = run("archive/replay.sql", **said, person=by.who, reason=by.why, token=None, duration=0.0)
-            return {row.id for row in rows if row.id is not None}
+            return {row.id for row in run("archive/replay.sql", **said, person=by.who, reason=by.why)}
 
 
 class Wanted(NamedTuple):
@@ -96,8 +89,8 @@ class Finding(Database):
     def archived(self, wanted: Wanted, since: datetime, to: datetime, **place: Any) -> Looked:
         return self._look("find/archived.sql", wanted, True, since=since, to=to, **place)
 
-    def one(self, id: UUID, part: int | None = None, start: int = 0) -> Sequence[Any]:
-        return self.ask("find/one.sql", ids=[id], part=part, start=start)
+    def one(self, id: UUID, part: int | None = None) -> Sequence[Any]:
+        return self.ask("find/one.sql", ids=[id], part=part)
 
     def groups(self, past: str, most: int, destination: str | None = None) -> Sequence[Any]:
         return self.ask("find/groups.sql", past=past, most=most, destination=destination)

@@ -1,11 +1,10 @@
-"""What people do to messages : each message once, nothing lost, and all of it noted."""
+"""What people do to messages: each message once, nothing lost, and all of it noted."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,7 +16,7 @@ from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.storage.conftest import Box
-from tests.storage.people import Acting, Lease, Person
+from tests.storage.people import Acting, Person
 from tests.storage.relaying import Receiver, drained
 from tests.storage.relaying import storage as storage
 
@@ -114,23 +113,6 @@ class TestRedrive:
         assert counted(box, number) == 3
         box.check_books()
 
-    def test_two_at_once_take_each_message_once(self, box: Box, storage: Store, acting: Acting) -> None:
-        dead = bury(box, storage, 400)
-        numbers = entry(box), entry(box)
-        barrier = threading.Barrier(2)
-
-        def redrive(number: int) -> int:
-            barrier.wait()
-            batches = (dead[n : n + 20] for n in range(0, 400, 20))
-            return sum(len(acting.act_on("redrive", batch, ANN, number) or ()) for batch in batches)
-
-        with ThreadPoolExecutor(2) as pool:
-            done = list(pool.map(redrive, numbers))
-        assert sum(done) == 400
-        assert done == [counted(box, number) for number in numbers]
-        assert box.value("SELECT count(*) FROM outbox_ready") == 400
-        box.check_books()
-
     def test_skips_what_somebody_else_changes(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, 2)
         with psycopg.connect(box.url) as other:
@@ -147,63 +129,6 @@ class TestRedrive:
                 redriven.result(0.2)
             claim.commit()
             assert redriven.result(10) == set(dead)
-
-
-class TestInTheBackground:
-    def begun(self, box: Box, lease: Lease) -> int:
-        number = entry(box)
-        box.connection.execute(
-            "INSERT INTO outbox_acts (act, wanted, as_of, lease) VALUES (%s, '{}', now(), %s)", (number, lease.token)
-        )
-        return number
-
-    @pytest.mark.parametrize("action", ["redrive", "discard"])
-    def test_a_batch_prolongs_its_lease(self, box: Box, storage: Store, acting: Acting, action: Any) -> None:
-        dead, lease = bury(box, storage), Lease(uuid4(), 15.0)
-        number = self.begun(box, lease)
-        assert acting.act_on(action, dead, ANN, number, lease=lease) == set(dead)
-        assert acting.act_on(action, dead, ANN, number, lease=lease) == set()
-        assert box.value("SELECT locked_until > now() + interval '10 seconds' FROM outbox_acts")
-
-    @pytest.mark.parametrize("action", ["redrive", "discard"])
-    def test_a_batch_without_the_lease_does_nothing(
-        self, box: Box, storage: Store, acting: Acting, action: Any
-    ) -> None:
-        dead, lease = bury(box, storage), Lease(uuid4(), 15.0)
-        number = self.begun(box, lease)
-        assert acting.act_on(action, dead, ANN, number, lease=Lease(uuid4(), 15.0)) is None
-        box.connection.execute("DELETE FROM outbox_acts")
-        assert acting.act_on(action, dead, ANN, number, lease=lease) is None
-        assert (box.where(1), counted(box, number)) == (["dead"], 0)
-
-    def test_it_is_ended_by_whoever_has_its_lease_or_by_a_person(self, box: Box) -> None:
-        """A process that was stopped for longer than its lease must not end what another one goes on with."""
-        lease, other = Lease(uuid4(), 15.0), Lease(uuid4(), 15.0)
-        number = self.begun(box, lease)
-        assert box.run("act/end.sql", entry=number, token=other.token, found='{"error": "late"}') == []
-        assert box.value("SELECT closed_at IS NULL FROM outbox_audit WHERE seq = %s", number)
-        assert len(box.run("act/end.sql", entry=number, token=lease.token, found='{"missed": 1}')) == 1
-        [(facts, closed)] = box.rows("SELECT facts, closed_at IS NOT NULL FROM outbox_audit WHERE seq = %s", number)
-        assert (facts["missed"], facts["seconds"] >= 0, closed) == (1, True, True)
-        assert box.run("act/end.sql", entry=number, token=None, found='{"stopped": "bob"}') == []
-        number = self.begun(box, lease)
-        assert len(box.run("act/end.sql", entry=number, token=None, found='{"stopped": "bob"}')) == 1
-
-    def test_is_taken_by_one_process_when_its_lease_has_run_out(self, box: Box) -> None:
-        def take(token: UUID, only: list[int] | None = None, running: Sequence[int] = (), size: int = 9) -> list[int]:
-            asked = {"only": only, "running": list(running), "size": size, "place": box.schema, "holder": "w"}
-            return sorted(entry for [entry] in box.run("act/take.sql", token=token, duration=15.0, **asked))
-
-        first, second = self.begun(box, Lease(uuid4(), 0)), self.begun(box, Lease(uuid4(), 0))
-        box.connection.execute("UPDATE outbox_acts SET lease = NULL, locked_until = now()")
-        one, other = uuid4(), uuid4()
-        assert take(one, only=[second]) == [second]
-        assert take(other, size=1) == [first]
-        assert take(other) == [first], "its own ones, as after a trouble with the database"
-        assert take(other, running=[first]) == []
-        box.connection.execute("UPDATE outbox_acts SET locked_until = now() WHERE act = %s", (second,))
-        assert take(other, running=[first]) == [second]
-        assert box.run("act/renew.sql", token=one, duration=15.0) == []
 
 
 class TestEdit:
@@ -223,11 +148,6 @@ class TestEdit:
         receiver = Receiver()
         drained(storage, receiver)
         assert (receiver.got[0].payload, receiver.got[0].content_type) == (b'{"a": 2}', "text/x")
-
-    def test_leaves_what_is_not_dead(self, box: Box, acting: Acting) -> None:
-        box.write(1)
-        assert acting.edit(ids(box)[0], hashlib.sha256(b"{}").digest(), b"[]", "text/x", ANN) is None
-        assert box.value("SELECT payload FROM outbox_messages") == b"{}"
 
     def test_a_redrive_that_comes_first_wins(self, box: Box, storage: Store, acting: Acting) -> None:
         [dead] = bury(box, storage)

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from outbox_tasks.model import Outcome, Step, Verdict
-from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.store import Store
 from outbox_tasks.supervised.store import Runs
 from tests.claims import begin, take
@@ -140,16 +139,15 @@ def test_skips_what_somebody_else_changes(box: Box, storage: Store, acting: Acti
 
 
 def test_a_destination_ends_its_own_pause_but_not_that_of_a_person(box: Box, acting: Acting) -> None:
-    person = Operator(acting, "ann")
     box.connection.execute(
         "INSERT INTO outbox_destinations (name, opened_at, pause_until) "
         "VALUES ('orders', now(), now() + interval '1 hour')"
     )
-    assert person.try_destination("orders")
+    assert acting.ask("traffic/try_now.sql", destination="orders")
     assert box.value("SELECT pause_until <= clock_timestamp() AND opened_at IS NOT NULL FROM outbox_destinations")
-    assert not person.try_destination("orders"), "it is due"
+    assert not acting.ask("traffic/try_now.sql", destination="orders"), "it is due"
     for own in ("paused_at = now()", "paused_at = NULL, probe = gen_random_uuid()"):
         box.connection.execute(
             f"UPDATE outbox_destinations SET pause_until = now() + interval '1 hour', {own}".encode()
         )
-        assert not person.try_destination("orders"), own
+        assert not acting.ask("traffic/try_now.sql", destination="orders"), own

@@ -2,15 +2,12 @@
 -- a message at work is not written. Call it after replay_alone.sql, in the same transaction.
 --
 -- row: JSON rows of what a copy has of its own (id, destination, aggregate_id, headers), and the number of its original.
--- person, reason; entry (of the audit, which counts them, and keeps `place`, a fact: how far the replay got); token, duration, and
--- what is returned: as for redrive.sql.
-WITH
-  \ir ../../database/sql/act/parts/may.sql
-, asked AS MATERIALIZED (
+-- person, reason; entry (of the audit, which counts them, and keeps `place`, a fact: how far the replay got). Returns the
+-- ids of the copies that were written.
+WITH asked AS MATERIALIZED (
   SELECT * FROM ROWS FROM (json_to_recordset(:row::json) AS (
            original bigint, id uuid, destination text, aggregate_id text, headers jsonb))
          WITH ORDINALITY AS r(original, id, destination, aggregate_id, headers, place)
-  WHERE EXISTS (SELECT FROM may)
 ), fresh AS MATERIALIZED (
   SELECT * FROM (SELECT DISTINCT ON (id) * FROM asked ORDER BY id, place) AS r
   WHERE NOT EXISTS (
@@ -39,6 +36,6 @@ WITH
   SELECT seq, now, octet_length(payload), -1, destination, key FROM copy
 ), counted AS (
   UPDATE :schema.outbox_audit a SET count = a.count + (SELECT count(*) FROM copy), facts = a.facts || :place::jsonb
-  WHERE a.seq = :entry::bigint AND EXISTS (SELECT FROM may)
+  WHERE a.seq = :entry::bigint
 )
-SELECT copy.id::text FROM may LEFT JOIN copy ON true ORDER BY copy.place
+SELECT id::text FROM copy ORDER BY place

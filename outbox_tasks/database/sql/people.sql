@@ -67,9 +67,8 @@ CREATE TABLE outbox_acts (
   rate         double precision,      -- messages a second
   most         bigint,
   total        bigint,                -- how many there were, if all were counted
-  lease        uuid,
-  locked_by    text,
-  locked_until timestamptz NOT NULL DEFAULT '-infinity'
+  place        jsonb,                 -- where it goes on; null: at its beginning
+  due          timestamptz NOT NULL DEFAULT clock_timestamp()  -- its next batch
 ) WITH (fillfactor = 50);
 
 CREATE FUNCTION outbox_acts_begin() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$

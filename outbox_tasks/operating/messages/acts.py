@@ -1,23 +1,21 @@
-"""What a person may do to messages: see how many an act would change, change a batch, edit. The audit records each act,
-with who and why. `background.Runner` does whole acts, batch by batch."""
+"""What a person may do to messages: see how many an act would change, change them batch by batch, edit one. The audit
+records each act, with who and why. `background.Runner` has the acts' batches done."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
 from math import ceil, inf
 from typing import Any, Literal
 from uuid import UUID
 
-from outbox_tasks.database.connection import Database
+from outbox_tasks.database.connection import Database, Run
 from outbox_tasks.errors import ActRefused, PayloadTooLarge
 from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, DEAD, Filter, Lookup, start
-from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import storable
 
 Action = Literal["redrive", "try", "discard", "purge", "replay"]
@@ -27,10 +25,6 @@ BATCH_MESSAGES = 1_000
 
 ROWS_A_LOOK = 5_000
 """Rows of an index that one statement looks at."""
-
-Steps = Generator[float, None, dict[str, Any] | None]
-"""The batches of an act. Each yields how many seconds to wait before it. In the end: facts for the audit; None: the act
-has ended, or another process has its lease."""
 
 
 @dataclass(slots=True)
@@ -98,69 +92,18 @@ class Operator:
         """Counts the messages that an act would change now, for so many seconds."""
         ends = time.monotonic() + seconds
         plan = Plan(self._database.ask("act/now.sql")[0].now)
-        for row in self._walk(wanted, plan.until, counted=True, ends=ends):
-            if row is not None:
-                plan.add(row, row.last_error_code)
-            if row is None or plan.count >= COUNTED_AT_MOST:
-                plan.more = True
-                break
-        return plan
-
-    def chosen(self, wanted: Filter, until: datetime) -> Iterator[UUID]:
-        """The ids of the wanted messages that were there, or dead, at that time: by the time of their death, or the
-        oldest first if not all of them are dead."""
-        for row in self._walk(wanted, until, counted=False):
-            yield row.id
-
-    def _walk(self, wanted: Filter, until: datetime, *, counted: bool, ends: float = inf) -> Iterator[Any]:
-        """The wanted messages, or with `counted` their kinds; None: there are more, but the time is over."""
         verb, place = start(self._database, wanted, newer=True)
-        verb = verb.replace(".sql", "_counted.sql") if counted else verb
-        parameters = {**wanted.parameters, "until": until, "look": ROWS_A_LOOK, "size": None}
+        asked = {**wanted.parameters, "until": plan.until, "look": ROWS_A_LOOK, "size": None}
         while True:
-            *rows, end = self._database.ask(verb, **{**parameters, **place})
-            yield from rows
+            *rows, end = self._database.ask(verb.replace(".sql", "_counted.sql"), **asked, **place)
+            for row in rows:
+                plan.add(row, row.last_error_code)
             if end.end_seq is None:
-                return
-            if time.monotonic() > ends:
-                yield None
-                return
-            place["last"] = end.end_seq
-            if "time" in place:
-                place["time"] = str(end.end_time)
-
-    def change(
-        self,
-        action: Action,
-        ids: list[UUID],
-        states: Iterable[str],
-        until: datetime | None,
-        entry: int,
-        token: UUID | None = None,
-        duration: float = 0.0,
-    ) -> set[UUID] | None:
-        """Change these messages, and count them in this entry of the audit. Returns the ids of those that were changed;
-        None: the act has ended, or another process has its lease. `token`, `duration`: that lease, and for how many
-        seconds it is prolonged."""
-        parameters = {"ids": ids, "until": until, "entry": entry, "token": token, "duration": duration, **self._person}
-        if action in ("redrive", "try"):
-            rows = self._database.ask(f"act/{action}.sql", **parameters)
-        elif action not in ("discard", "purge"):  # somebody has written this entry of the audit by hand
-            raise KeyError(action)
-        else:
-            kinds = sorted({DEAD if state == DEAD else "waiting" for state in states})
-            rows = self._database.ask("act/discard.sql", **parameters, states=kinds, kept=action == "discard")
-        changed = {UUID(str(row.id)) for row in rows if row.id is not None} if rows else None
-        if changed:
-            wake(self._settings)
-        return changed
-
-    def try_destination(self, name: str) -> bool:
-        """Let an open circuit be tried at once. Returns whether it would have waited. A pause by a person stays."""
-        tried = bool(self._database.ask("traffic/try_now.sql", destination=name))
-        if tried:
-            wake(self._settings)
-        return tried
+                return plan
+            if plan.count >= COUNTED_AT_MOST or time.monotonic() > ends:
+                plan.more = True
+                return plan
+            place |= beyond(end.end_seq, end.end_time if "time" in place else None)
 
     def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
         """Replace the `former` payload of a dead letter. Returns the entry of the audit.
@@ -189,34 +132,82 @@ class Operator:
                 raise ActRefused(reason=f"it is not {content_type}: {error}") from None
 
 
-def steps(database: Database, act: dict[str, Any], token: UUID, lease: float) -> Steps:
-    """Do what is left of an act, batch by batch, under this token, and prolong its lease by `lease` seconds each time.
-    `act`: see sql/act/one.sql."""
-    operator, seq = Operator(database, act["who"], act["why"]), act["seq"]
+@dataclass(slots=True)
+class Batch:
+    """A batch of an act that was done."""
+
+    place: dict[str, Any] | None
+    """Where the act goes on; None: it has ended."""
+    changed: int = 0
+    pause: float = 0.0
+    """Seconds until the next one."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of an act that has ended: more for the audit."""
+
+
+def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
+    """Do the next batch of an act: see sql/act/one.sql. Nobody else does one of it before the transaction ends.
+
+    Messages that somebody else was changing are tried once more at the end."""
+    named, most = act["wanted"]["ids"], act["most"]
     wanted = Filter.recorded(act["wanted"]["filter"])
-    rest = ids = [UUID(id) for id in act["wanted"]["ids"]]
-    count, most, missed = act["count"], act["most"], 0
-    if act["action"] == "try" and not ids and wanted.whole_destination:
-        operator.try_destination(str(wanted.destination))
-    for _ in range(2):  # messages that somebody else was changing are tried once more at the end
-        missed, again = 0, list[UUID]()
-        chosen = iter(rest) if ids else operator.chosen(wanted, act["as_of"])
-        left = None if most is None else max(0, most - count)
-        for batch, wait in paced(islice(chosen, left), act["rate"]):
-            yield max(0.0, wait)
-            changed = operator.change(act["action"], batch, wanted.states, act["as_of"], seq, token, lease)
-            if changed is None:
-                return None
-            count += len(changed)
-            missed += len(batch) - len(changed)
-            again += [id for id in batch if id not in changed] if ids else ()
-        rest = again
-        if not missed:
-            break
-    missed = len(ids) - count if ids else missed
-    known = len(rest) == missed  # else another process has changed some of them before
-    named = {"not_changed": [str(id) for id in rest[:100]]} if known and rest else {}
-    return {"missed": missed, **named} if missed else {}
+    place = act["place"] or {"again": False, "ids": named, "at": {}, "missed": 0, "left": []}
+    if act["place"] is None and act["action"] == "try" and not named and wanted.whole_destination:
+        run("traffic/try_now.sql", destination=wanted.destination)
+    size = batch_size(act["rate"])
+    size = size if most is None else min(size, most - act["count"])
+    if named:
+        start_at = place["at"].get("index", 0)
+        ids = [UUID(id) for id in place["ids"][start_at : start_at + size]]
+        at = {"index": start_at + size} if start_at + size < len(place["ids"]) else None
+    else:
+        ids, at = _found(run, database, wanted, act["as_of"], size, place["at"])
+    changed = change(run, act, ids, wanted.states) if ids else set()
+    missed = place["missed"] + len(ids) - len(changed)
+    left = place["left"] + [str(id) for id in ids if named and id not in changed]
+    pause = len(ids) / act["rate"] if act["rate"] else 0.0
+    if most is None or act["count"] + len(changed) < most:
+        if at is not None:
+            return Batch({**place, "at": at, "missed": missed, "left": left}, len(changed), pause)
+        if missed and not place["again"]:
+            again = {"again": True, "ids": left, "at": {}, "missed": 0, "left": []}
+            return Batch(again, len(changed), pause)
+    facts = {"missed": missed, **({"not_changed": left[:100]} if left else {})} if missed else {}
+    return Batch(None, len(changed), facts=facts)
+
+
+def _found(
+    run: Run, database: Database, wanted: Filter, until: datetime, size: int, at: dict[str, Any]
+) -> tuple[list[UUID], dict[str, Any] | None]:
+    """The ids of some of the wanted messages that were there, or dead, at that time, and where to look on; None: these
+    were all. They come by the time of their death, or the oldest first if not all of them are dead."""
+    verb, place = start(database, wanted, newer=True)
+    asked = {**wanted.parameters, "until": until, "look": ROWS_A_LOOK, "size": size}
+    *rows, end = run(verb, **asked, **{**place, **at})
+    ids = [row.id for row in rows]
+    is_of_dead = "time" in place
+    if len(ids) == size:
+        return ids, beyond(rows[-1].seq, rows[-1].dead_at if is_of_dead else None)
+    return ids, None if end.end_seq is None else beyond(end.end_seq, end.end_time if is_of_dead else None)
+
+
+def beyond(seq: int, died: datetime | None) -> dict[str, Any]:
+    """A place of a list, for the verbs that `start` names."""
+    return {"last": seq} if died is None else {"last": seq, "time": str(died)}
+
+
+def change(run: Run, act: dict[str, Any], ids: list[UUID], states: Iterable[str]) -> set[UUID]:
+    """Change these messages, and count them in the act's entry of the audit. Returns the ids of those that were."""
+    action = act["action"]
+    asked = {"ids": ids, "until": act["as_of"], "entry": act["seq"], "person": act["who"], "reason": act["why"]}
+    if action in ("redrive", "try"):
+        rows = run(f"act/{action}.sql", **asked)
+    elif action in ("discard", "purge"):
+        kinds = sorted({DEAD if state == DEAD else "waiting" for state in states})
+        rows = run("act/discard.sql", **asked, states=kinds, kept=action == "discard")
+    else:  # somebody has written this entry of the audit by hand
+        raise KeyError(action)
+    return {UUID(row.id) for row in rows}
 
 
 def is_json(content_type: str) -> bool:
@@ -228,12 +219,3 @@ def is_json(content_type: str) -> bool:
 def batch_size(rate: float | None) -> int:
     """Messages of a batch, at `rate` messages a second: ten batches a second, so that the sends are spread evenly."""
     return BATCH_MESSAGES if rate is None else min(BATCH_MESSAGES, max(1, ceil(rate / 10)))
-
-
-def paced(ids: Iterable[UUID], rate: float | None) -> Iterator[tuple[list[UUID], float]]:
-    """Batches of these ids; and for each, how many seconds to wait before it, at `rate` messages a second."""
-    size = batch_size(rate)
-    rest, asked, began = iter(ids), 0, time.monotonic()
-    while batch := list(islice(rest, size)):
-        yield batch, began + asked / rate - time.monotonic() if rate else 0.0
-        asked += len(batch)

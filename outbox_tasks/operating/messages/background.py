@@ -1,10 +1,10 @@
 """Runs people's acts, of the page and of commands: in batches, at a rate if wanted, whatever happens to the process.
 
-An act has a row in `outbox_acts` as long as there is something left to do. A process leases the row, and each batch
-holds it: so the batch, its number in the audit and the lease are one transaction. If the process dies, another one
-leases the row when the lease has run out, and looks for the same messages again: that of a page, or the worker that
-does the relay's housekeeping. Those that were changed are not found any more, so none is changed twice. A limit counts
-what the audit has. To stop an act is to delete its row: from then on no batch is done.
+An act has a row in `outbox_acts` as long as there is something left to do. A batch is one transaction: it locks the
+row, changes the messages, counts them in the audit, and notes in the row where the act goes on and when. So none is
+changed twice, whichever process does the next batch. Mostly that is the one that has begun the act. If a batch is
+overdue, another process does it, and those after it: a page's, or the worker that does the relay's housekeeping. To
+stop an act is to delete its row: from then on no batch is done.
 """
 
 from __future__ import annotations
@@ -14,40 +14,35 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from hashlib import sha256
+from math import inf
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from outbox_tasks.database.connection import Database
+from outbox_tasks.database.connection import Database, Run
 from outbox_tasks.errors import ActConflict, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages.acts import Action, Done, Steps, steps
+from outbox_tasks.operating.messages.acts import Action, Batch, Done, do_batch
 from outbox_tasks.operating.messages.find import Filter
-from outbox_tasks.relay.store.processes import holder
+from outbox_tasks.operating.wake import wake as wake_claim
 from outbox_tasks.satellites import satellites
 from outbox_tasks.text import storable
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 15.0
-"""After this time another process takes over. A batch renews the lease, and so does the runner in a third of it."""
+OVERDUE_SECONDS = 15.0
+"""A batch that is overdue for so long is done by any process."""
 
 LOOK_SECONDS = 5.0
-"""A process looks so often for acts that nobody runs, while there are acts; otherwise half as often."""
+"""A process looks so often for what is overdue."""
 
 RETRY_SECONDS = 2.0
 """A process looks again so long after trouble with the database."""
 
 
-@dataclass(slots=True)
-class _Running:
-    """An act that this process runs."""
-
-    steps: Steps
-    due: float = 0.0
+DoBatch = Callable[[Run, Database, dict[str, Any]], Batch]
 
 
 class Runner:
@@ -55,12 +50,9 @@ class Runner:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._only: list[int] | None = None
-        """The acts that it may run; None: all that nobody runs."""
-        self._token = uuid4()
-        self._running: dict[int, _Running] = {}
+        self._own: set[int] = set()
+        """The acts that this process runs."""
         self._slow: dict[int, int] = {}
-        self._look_at = self._renew_at = 0.0
         self._woken, self._closed, self._troubled = threading.Event(), False, False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -113,9 +105,12 @@ class Runner:
             if entries[0].form not in (form, None):
                 begun = f"this request has begun act {entries[0].entry} already, which is another one"
                 raise ActConflict(reason=f"{begun}. Begin with a new preview")
+        entry = int(entries[0].entry)
         if wake:
-            self.wake()
-        return int(entries[0].entry)
+            self._own.add(entry)
+            self.start()
+            self._woken.set()
+        return entry
 
     def follow(
         self, entry: int, who: str, stop: threading.Event | None = None,
@@ -124,8 +119,7 @@ class Runner:
         """Run this act, and no other, in this thread, until it has ended, here or in another process. If `stop` is set,
         or this is interrupted, it ends after its current batch. `progress` is called with the number of messages that
         were changed since."""
-        self._only, count = [entry], 0
-        stop = stop or threading.Event()
+        count, stop = 0, stop or threading.Event()
         try:
             while True:
                 act = self.act(entry) or {"wanted": None, "count": count, "facts": {}}
@@ -135,7 +129,7 @@ class Runner:
                     break
                 if stop.is_set():
                     self.stop(entry, who)
-                elif (wait := self._turn()) > 0:
+                elif (wait := self._turn({entry}, inf)) > 0:
                     stop.wait(min(wait, 0.5))
         except KeyboardInterrupt:
             self.stop(entry, who)
@@ -146,7 +140,7 @@ class Runner:
 
     def stop(self, entry: int, who: str) -> bool:
         """End an act after its current batch; when this returns, no more is done. Returns whether it was going on."""
-        return bool(self._end(entry, None, stopped=storable(who)))
+        return bool(self._end(entry, stopped=storable(who)))
 
     def act(self, entry: int) -> dict[str, Any] | None:
         """An act as the audit has it, and what is left to do: `wanted` is null if nothing is, or if it does not go on
@@ -165,11 +159,6 @@ class Runner:
                 self._thread = threading.Thread(target=self._work, name="outbox_tasks acts", daemon=True)
                 self._thread.start()
 
-    def wake(self) -> None:
-        """Look for acts now."""
-        self.start()
-        self._woken.set()
-
     def ended(self, entry: int, seconds: float) -> bool:
         """Wait until an act has ended, but not for long. Returns whether it has."""
         until = time.monotonic() + seconds
@@ -186,104 +175,68 @@ class Runner:
             thread, self._thread = self._thread, None
         self._woken.set()
         if thread is not None:
-            thread.join(LEASE_SECONDS)
-        try:
-            self._renewed(0.0)
-        except OutboxError as error:
-            log.info("the leases of acts could not be given back, and run out: %s", error)
+            thread.join(OVERDUE_SECONDS)
 
     def _work(self) -> None:
         while not self._closed:
-            if self._woken.wait(self._turn()):
+            if self._woken.wait(self._turn(self._own, OVERDUE_SECONDS)):
                 self._woken.clear()
-                self._look_at = 0.0
 
-    def _turn(self) -> float:
-        """Do what is due, if the database is there. Returns after how many seconds something is due again."""
+    def _turn(self, own: set[int], overdue: float) -> float:
+        """Do the batch that is due, if the database is there: of our own acts, or of one whose batch is overdue for so
+        many seconds. Returns after how many seconds to look again."""
         try:
-            return self._round()
+            wait = self._batch(own, overdue)
+            self._troubled = False
+            return wait
         except OutboxError as error:
-            self._running.clear()
-            return self._later(error)
+            log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts wait: %s", error)
+            self._troubled = True
         except Exception:
             log.exception("acts are looked at again soon")
-            return RETRY_SECONDS
-
-    def _round(self) -> float:
-        """Do what is due. Returns after how many seconds something is due again."""
-        if self._running and time.monotonic() >= self._renew_at:
-            self._renew()
-        if time.monotonic() >= self._look_at:
-            self._take()
-        for entry, act in list(self._running.items()):
-            if act.due <= time.monotonic():
-                self._step(entry, act)
-        times = [self._look_at, *(act.due for act in self._running.values()), *([self._renew_at] * bool(self._running))]
-        return max(0.0, min(times) - time.monotonic())
-
-    def _renew(self) -> None:
-        self._renew_at = time.monotonic() + LEASE_SECONDS / 3
-        kept = self._renewed(LEASE_SECONDS)
-        self._running = {entry: act for entry, act in self._running.items() if entry in kept}
-
-    def _renewed(self, duration: float) -> set[int]:
-        return {row.entry for row in self._database.ask("act/renew.sql", token=self._token, duration=duration)}
-
-    def _take(self) -> None:
-        values = {
-            "token": self._token,
-            "holder": holder(),
-            "duration": LEASE_SECONDS,
-            "running": list(self._running),
-            "only": self._only,
-            "place": self._database.settings.database_schema,
-            "size": max(0, 20 - len(self._running)),  # further acts wait for their turn
-        }
-        for row in self._database.ask("act/take.sql", **values):
-            # Read only now: the former process may have done a batch while we took the lease.
-            act = self.act(row.entry)
-            if act is not None and act["wanted"] is not None:
-                run: Callable[..., Steps] = _added_steps().get(act["action"], steps)
-                self._running[row.entry] = _Running(run(self._database, act, self._token, LEASE_SECONDS))
-        self._look_at = time.monotonic() + LOOK_SECONDS * (1 if self._running or self.going(1) else 2)
-        if not self._running:
-            self._troubled = False
-
-    def _step(self, entry: int, act: _Running) -> None:
-        try:
-            act.due = time.monotonic() + next(act.steps)
-            self._troubled = False
-            self._slow.pop(entry, None)
-            return
-        except StopIteration as over:
-            self._look_at = 0.0  # there may be more than there was room for
-            if over.value is not None:
-                self._end(entry, self._token, **over.value)
-        except (DatabaseUnavailable, SchemaMissing) as error:
-            slow = self._slow.pop(entry, 0) + isinstance(error, DatabaseTooSlow)
-            if slow < 5:  # so many times in a row the database may be too slow for a batch
-                self._slow[entry] = slow
-                self._later(error)
-            else:
-                self._end(entry, self._token, error=storable(str(error)))
-        except Exception as error:
-            log.exception("act %d has failed", entry)
-            self._end(entry, self._token, error=storable(f"{type(error).__name__}: {error}"))
-        self._running.pop(entry, None)
-
-    def _later(self, error: OutboxError) -> float:
-        """After trouble the acts are taken again, and go on as if their process had died."""
-        log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts wait: %s", error)
-        self._troubled = True
-        self._look_at = time.monotonic() + RETRY_SECONDS
         return RETRY_SECONDS
 
-    def _end(self, entry: int, token: UUID | None, **facts: Any) -> Sequence[Any]:
-        """End an act if it has the lease of this token, or with None in any case. Returns a row if it was going on."""
-        return self._database.ask("act/end.sql", entry=entry, token=token, found=json.dumps(facts))
+    def _batch(self, own: set[int], overdue: float) -> float:
+        asked = {"own": sorted(own), "overdue": min(overdue, 1e9), "place": self._database.settings.database_schema}
+        entry = None
+        try:
+            with self._database.transaction() as run:
+                [due] = run("act/take.sql", **asked)
+                if due.entry is None:
+                    return LOOK_SECONDS if due.wait is None else min(LOOK_SECONDS, max(0.05, due.wait))
+                entry = due.entry
+                # Read only now: another process may have done a batch while we took the row.
+                act = run("act/one.sql", entry=entry)[0]._asdict()
+                do: DoBatch = _added_batches().get(act["action"], do_batch)
+                batch = do(run, self._database, act)
+                if batch.place is None:
+                    run("act/end.sql", entry=entry, found=json.dumps(batch.facts))
+                else:
+                    run("act/go_on.sql", entry=entry, place=json.dumps(batch.place), pause=batch.pause)
+        except (DatabaseUnavailable, SchemaMissing) as error:
+            if entry is None or not isinstance(error, DatabaseTooSlow) or self._slow.get(entry, 0) < 4:
+                if entry is not None and isinstance(error, DatabaseTooSlow):
+                    self._slow[entry] = self._slow.get(entry, 0) + 1
+                raise
+            self._end(entry, error=storable(str(error)))
+        except Exception as error:
+            if entry is None:
+                raise
+            log.exception("act %d has failed", entry)
+            self._end(entry, error=storable(f"{type(error).__name__}: {error}"))
+        else:
+            own.add(entry)
+            if batch.changed or act["place"] is None:
+                wake_claim(self._database.settings)
+        self._slow.pop(entry, None)
+        return 0.0
+
+    def _end(self, entry: int, **facts: Any) -> Sequence[Any]:
+        """End an act. Returns a row if it was going on."""
+        return self._database.ask("act/end.sql", entry=entry, found=json.dumps(facts))
 
 
 @cache
-def _added_steps() -> dict[str, Callable[..., Steps]]:
-    """The acts that satellites add, by name: see `acts.steps`."""
-    return {name: run for each in satellites().values() for name, run in each.acts().items()}
+def _added_batches() -> dict[str, DoBatch]:
+    """The acts that satellites add, by name: see `acts.do_batch`."""
+    return {name: do for each in satellites().values() for name, do in each.acts().items()}

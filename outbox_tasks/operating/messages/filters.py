@@ -103,15 +103,7 @@ def for_act(action: str, wanted: Filter, *, named: bool) -> Filter:
     return replace(wanted, states=wanted.states or (able if named else able[:1]))
 
 
-def command_line(
-    action: str,
-    wanted: Filter,
-    ids: Iterable[UUID] = (),
-    *,
-    rate: float | None = None,
-    limit: int | None = None,
-    why: str | None = None,
-) -> str:
+def command_line(action: str, wanted: Filter, ids: Iterable[UUID] = ()) -> str:
     """The command that does the same, as a shell takes it."""
     named = [str(id) for id in ids]
     query = {} if named else query_of(wanted)
@@ -119,16 +111,10 @@ def command_line(
     words = [action, *named, *(("--all",) if not (named or query) else ())]
     if "group" not in query and states != [*CHANGEABLE.get(action, ())[:1]]:
         words += [word for state in states for word in ("--state", state)]
-    more = {"rate": None if rate is None else _plain(rate), "limit": limit, "why": why}
-    for name, value in {**query, **more}.items():
-        if value is not None:
-            # A value that begins with a dash would be read as an option.
-            words += [f"--{name}={value}"] if str(value).startswith("-") else [f"--{name}", str(value)]
+    for name, value in query.items():
+        # A value that begins with a dash would be read as an option.
+        words += [f"--{name}={value}"] if value.startswith("-") else [f"--{name}", value]
     return shell_line(*words)
-
-
-def _plain(number: float) -> str:
-    return f"{Decimal(repr(number)).normalize():f}"
 
 
 def _first(query: Mapping[str, Sequence[str]], name: str) -> str | None:

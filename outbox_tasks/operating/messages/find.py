@@ -121,12 +121,12 @@ class Lookup:
         self._database = database
         self._reasons = Reasons(database, examined)
 
-    def stored(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any]:
+    def stored(self, id: UUID, part: int | None = None) -> dict[str, Any]:
         """A message as it is stored. Raises `UnknownMessage`.
 
-        `part`: so many bytes of the payload, from `start`. With 0, nothing that the application wrote is read, or that
+        `part`: so many bytes of the payload. With 0, nothing that the application wrote is read, or that
         quotes it: headers and history are empty too."""
-        rows = self._database.ask("find/one.sql", ids=[id], part=part, start=start)
+        rows = self._database.ask("find/one.sql", ids=[id], part=part)
         if not rows:
             raise UnknownMessage(id=id)
         message = latest([row._asdict() for row in rows])

@@ -13,7 +13,7 @@ from outbox_tasks.satellites import satellites
 from outbox_tasks.text import moment, one_line, redacted, shell_line, some, span
 
 
-def reasons(database: Database, text: str, *, event_type: bool, in_payloads: bool) -> Iterator[str]:
+def reasons(database: Database, text: str, *, event_type: bool) -> Iterator[str]:
     """Sentences, those first that say the most about this text. `event_type`: messages have it as theirs."""
     id = uuid_of(text)
     if text in database.settings.destinations:
@@ -32,8 +32,6 @@ def reasons(database: Database, text: str, *, event_type: bool, in_payloads: boo
             "It is only a part of a name: keys, aggregate ids and Celery task ids are looked for in full, and ids from "
             "their first eight digits on."
         )
-    if not in_payloads:
-        yield f"It stands in a payload: {shell_line('show', '--payloads', text)}"
 
 
 def uuid_of(text: str) -> UUID | None:

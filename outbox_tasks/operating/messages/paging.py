@@ -1,4 +1,4 @@
-"""Reads a list of messages page by page, in both directions.
+"""Reads a list of messages page by page, the latest first.
 
 The order is that of an index, and a page begins at the place where another ended. So while messages come and go, none
 comes twice or is left out.
@@ -9,55 +9,44 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.messages.find import AT_WORK, LAST_NUMBER, MESSAGES, ROWS_LOOKED_AT, Filter, shown, start
+from outbox_tasks.operating.messages.find import LAST_NUMBER, ROWS_LOOKED_AT, Filter, shown, start
 
 ROWS_LOOKED_AT_FIRST = 500
 """Mostly they are enough."""
 
-Kind = Literal["seq", "death"]
-Place = tuple[Any, ...]
-"""A number; of a dead letter its time of death before it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in a list, and to which side of it the messages are wanted."""
+    """A place in a list; the messages beyond it are wanted."""
 
-    newer: bool
-    kind: Kind
-    place: Place | None = None
-    """None: the end of the list."""
+    seq: int
+    died: str | None = None
+    """In a list of dead letters: the time of a death. It comes before the number."""
 
     def __str__(self) -> str:
-        return "~".join(["newer" if self.newer else "older", self.kind, *map(str, self.place or ())])
+        return str(self.seq) if self.died is None else f"{self.seq}~{self.died}"
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
         """Raises ValueError."""
-        side, kind, *place = text.split("~")
-        if side not in ("newer", "older") or kind not in ("seq", "death"):
+        seq, is_of_dead, died = text.partition("~")
+        if not re.fullmatch("[0-9]{1,19}", seq) or int(seq) > LAST_NUMBER:
             raise ValueError("no cursor")
-        shapes = {"seq": (_seq,), "death": (_time, _seq)}
-        values = tuple(read(value) for read, value in zip(shapes[kind], place, strict=True)) if place else None
-        return cls(side == "newer", kind, values)  # type: ignore[arg-type]
+        return cls(int(seq), datetime.fromisoformat(died).isoformat() if is_of_dead else None)
 
 
 @dataclass(slots=True)
 class Page:
-    """One page of a list, the latest message first, and where the pages on both sides begin."""
+    """One page of a list, the latest message first."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
-    newer: Cursor | None = None
-    """None: there are no newer messages."""
     older: Cursor | None = None
-    """None: there are no older messages."""
+    """Where the next page begins; None: there are no older messages."""
     complete: bool = True
     """Whether the page is full, or the list ends here. If not, the search ended at its limit of messages."""
-    aside: list[dict[str, Any]] = field(default_factory=list)
-    """If the first page is not complete: messages at work that are farther back. There may be more."""
     looked: int = 0
     reached: datetime | None = None
     """If it is not complete: when the last message that was looked at was written."""
@@ -70,65 +59,35 @@ def read_page(
 
     Raises ValueError if the cursor is of a list with other filters.
     """
-    newer = at is not None and at.newer
-    verb, beyond = start(database, wanted, newer=newer)
-    kind: Kind = "death" if "time" in beyond else "seq"
-    if at is not None and at.kind != kind:
-        raise ValueError("the cursor belongs to other filters")
-    if at is not None and at.place is not None:
-        beyond |= dict(zip(("time", "last") if kind == "death" else ("last",), at.place, strict=True))
+    verb, place = start(database, wanted, newer=False)
+    by_death = "time" in place
+    if at is not None:
+        if (at.died is not None) != by_death:
+            raise ValueError("the cursor belongs to other filters")
+        place |= {"last": at.seq, **({"time": at.died} if by_death else {})}
     page = Page()
-    rows, end = _walk(database, verb, wanted, size, beyond, page, limit)
-    # Where the walk back begins: beyond the first message of this page, or of all that was looked at.
-    back = None if at is None else Cursor(not newer, kind, _place(rows[0]) if rows else end)
-    ahead = Cursor(newer, kind, end) if end else None
-    page.newer, page.older = (ahead, back) if newer else (back, ahead)
-    page.messages = [shown(row) for row in (reversed(rows) if newer else rows)]
-    if at is None and verb == MESSAGES and not page.complete:  # what is at work is found, however much was sent since
-        known, asked = {row.seq for row in rows}, {**wanted.parameters, "newer": False, "last": LAST_NUMBER}
-        *working, _ = database.ask(AT_WORK, limit, **asked, look=ROWS_LOOKED_AT, size=size)
-        page.aside = [shown(row) for row in working if row.seq not in known]
-    return page
-
-
-def _walk(
-    database: Database, verb: str, wanted: Filter, size: int, beyond: dict[str, Any], page: Page, limit: float | None
-) -> tuple[list[Any], Place | None]:
-    """The rows of a page, and where the next page begins, if there is one. Notes in `page` how far it looked."""
-    rows: list[Any] = []
     # Where all that is in an index is wanted, a page need not look further than it goes.
-    every = {"states", "destination", "group"} if "time" in beyond else set()
+    every = {"states", "destination", "group"} if by_death else set()
     look = size + 1 if wanted.facts.keys() <= every else max(ROWS_LOOKED_AT_FIRST, size + 1)
+    rows: list[Any] = []
     while True:
-        asked = {**wanted.parameters, **beyond, "look": look, "size": size + 1 - len(rows)}
-        *wanted_rows, end = database.ask(verb, limit, **asked)
+        asked = {**wanted.parameters, **place, "look": look, "size": size + 1 - len(rows)}
+        *more, end = database.ask(verb, limit, **asked)
+        rows += more
         page.looked += end.looked
-        rows += wanted_rows
         if len(rows) > size:
-            return rows[:size], _place(rows[size - 1])
+            last = rows[size - 1]
+            page.older = Cursor(last.seq, last.dead_at.isoformat() if by_death else None)
+            break
         if end.end_seq is None:
-            return rows, None
-        beyond["last"] = end.end_seq
-        place: Place = (end.end_seq,)
-        if "time" in beyond:
-            beyond["time"] = str(end.end_time)
-            place = (end.end_time.isoformat(), end.end_seq)
+            break
+        place["last"] = end.end_seq
+        if by_death:
+            place["time"] = str(end.end_time)
         if page.looked >= ROWS_LOOKED_AT:
             page.complete, page.reached = False, end.created_at
-            return rows, place
+            page.older = Cursor(end.end_seq, end.end_time.isoformat() if by_death else None)
+            break
         look = ROWS_LOOKED_AT
-
-
-def _place(row: Any) -> Place:
-    """The place of a message."""
-    return (row.dead_at.isoformat(), row.seq) if row.state == "dead" and hasattr(row, "end_time") else (row.seq,)
-
-
-def _seq(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > LAST_NUMBER:
-        raise ValueError("no seq")
-    return int(text)
-
-
-def _time(text: str) -> str:
-    return datetime.fromisoformat(text).isoformat()
+    page.messages = [shown(row) for row in rows[:size]]
+    return page

@@ -1,18 +1,15 @@
-"""One search for what people have in hand of a message: an id, a Celery task, an event, an aggregate, a key, or a part
-of its payload. The command `show` and the page's search box ask it."""
+"""One search for what people have in hand of a message: an id, a Celery task, an event, an aggregate or a key. The
+command `show` and the page's search box ask it."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
+from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.model import MAX_TEXT_CHARACTERS, sibling
 from outbox_tasks.operating.messages.find import ARCHIVED, LAST_NUMBER, MESSAGES, Filter, Lookup
 from outbox_tasks.operating.messages.missing import reasons, uuid_of
@@ -26,29 +23,11 @@ FOUND_AT_MOST = 20
 BEGINNING = re.compile("[0-9a-f]{8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12})?")
 """The beginning of an id: at least its first group."""
 
-PAYLOAD_SECONDS, PAYLOADS_AT_MOST = 2.0, 500_000
-"""The longest search of payloads, and how many it looks at."""
-
-PAYLOADS_A_LOOK = 10_000
-"""Payloads that one statement looks at; and so many of each table of work, before all others."""
-
 KINDS = {
     "id": "its id", "event": "its event", "beginning": "its id begins so", "task": "its Celery task",
-    "aggregate": "its aggregate", "key": "its key", "payload": "in its payload",
+    "aggregate": "its aggregate", "key": "its key",
 }  # fmt: skip
 """What a text is to a message."""
-
-
-@dataclass(slots=True)
-class Looked:
-    """How far a search of payloads got."""
-
-    count: int = 0
-    """Messages that were looked at."""
-    complete: bool = False
-    """Whether these were all, or enough was found."""
-    back_to: datetime | None = None
-    """When the oldest of them was written, apart from those at work and dead."""
 
 
 @dataclass(slots=True)
@@ -61,8 +40,6 @@ class Answer:
     `KINDS`), and `waits`: if there are several, why the first ones are where they are."""
     more: bool = False
     """Whether there may be more messages than these."""
-    payloads: Looked | None = None
-    """None: payloads were not looked at."""
     reasons: list[str] = field(default_factory=list)
     """If nothing was found: what may be the case."""
     event_type: bool = False
@@ -76,27 +53,14 @@ class Answer:
         return found[0] if len(found) == 1 and not self.more else None
 
 
-def search(
-    database: Database,
-    text: str,
-    examined: Examined | None = None,
-    *,
-    payloads: bool = False,
-    limit: float | None = None,
-) -> Answer:
-    """The messages that a text names. `payloads`: also those in whose payload it stands, as far as two seconds go;
-    `limit`: seconds that any other statement may run; `examined`: see `Reasons`. Raises `InvalidFilter`."""
+def search(database: Database, text: str, examined: Examined | None = None, *, limit: float | None = None) -> Answer:
+    """The messages that a text names. `limit`: seconds that a statement may run; `examined`: see `Reasons`. Raises
+    `InvalidFilter`."""
     text = text.strip()
     if not text or not is_text(text) or len(text) > MAX_TEXT_CHARACTERS:
         raise InvalidFilter(reason=f"a search needs a text of 1 to {MAX_TEXT_CHARACTERS} characters, without NUL")
     answer = Answer(text)
     kinds = _named(database, answer, limit)
-    if payloads and not any("id" in found for found in kinds.values()):
-        answer.payloads = Looked()
-        for id in _with_payload(database, text, answer.payloads):
-            if "payload" not in kinds.setdefault(id, []):
-                kinds[id].append("payload")
-        answer.more = answer.more or len(kinds) > FOUND_AT_MOST
     seen = set()
     for row in database.ask("find/states.sql", limit, ids=[*kinds]):
         if row.id not in seen:  # of a message that was replayed, the copy that waits comes first
@@ -108,7 +72,7 @@ def search(
         latest = {"newer": False, "last": LAST_NUMBER, "look": 1_000, "size": 1}
         rows = database.ask(MESSAGES, limit, **Filter(event_type=text).parameters, **latest)
         answer.event_type = len(rows) > 1  # the last row is no message
-        answer.reasons = list(reasons(database, text, event_type=answer.event_type, in_payloads=payloads))
+        answer.reasons = list(reasons(database, text, event_type=answer.event_type))
     return answer
 
 
@@ -125,11 +89,9 @@ def _named(database: Database, answer: Answer, limit: float | None) -> dict[UUID
     kinds = {row.id: list(row.kinds) for row in rows}
     counts = [sum(kind in found for found in kinds.values()) for kind in ("beginning", "task", "aggregate", "key")]
     answer.more = max(counts) > FOUND_AT_MOST
-    if (
-        answer.more and counts[-1] > FOUND_AT_MOST
-    ):  # these are some of them; people want the latest, and what is at work
+    if counts[-1] > FOUND_AT_MOST:  # these are some of them; people want the latest
         latest = read_page(database, Filter(key=text), FOUND_AT_MOST, limit=limit)
-        kinds = {message["id"]: ["key"] for message in latest.messages + latest.aside} or kinds
+        kinds = {message["id"]: ["key"] for message in latest.messages} or kinds
     return kinds
 
 
@@ -137,28 +99,3 @@ def _explain(lookup: Lookup, messages: list[dict[str, Any]]) -> None:
     """Say of the first messages why they are where they are."""
     for message in [message for message in messages if message["state"] not in ARCHIVED][:5]:
         message["waits"] = lookup.one(message["id"], 0)["waits"]
-
-
-def _with_payload(database: Database, text: str, looked: Looked) -> Iterator[UUID]:
-    """The ids of messages whose payload has the text: of those at work and dead, then of all, the latest first. Notes
-    in `looked` how far it got."""
-    deadline, count = time.monotonic() + PAYLOAD_SECONDS, 0
-    working = [row.seq for row in database.ask("find/working.sql", most=PAYLOADS_A_LOOK)]
-    lots = [working[start : start + PAYLOADS_A_LOOK] for start in range(0, len(working), PAYLOADS_A_LOOK)]
-    asked = {"text": text, "part": 64 * 1024, "last": LAST_NUMBER, "look": PAYLOADS_A_LOOK, "size": FOUND_AT_MOST + 1}
-    while looked.count < PAYLOADS_AT_MOST and count <= FOUND_AT_MOST:
-        seqs = lots.pop(0) if lots else None
-        try:
-            *rows, end = database.ask("find/payloads.sql", max(0.05, deadline - time.monotonic()), **asked, seqs=seqs)
-        except DatabaseTooSlow:
-            return
-        yield from (row.id for row in rows)
-        count, looked.count = count + len(rows), looked.count + end.looked
-        if seqs is None:
-            if end.looked < PAYLOADS_A_LOOK:
-                looked.complete = True
-                return
-            asked["last"], looked.back_to = end.seq, end.at
-        if time.monotonic() > deadline:
-            return
-    looked.complete = count > FOUND_AT_MOST

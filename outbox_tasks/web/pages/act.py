@@ -14,14 +14,14 @@ from uuid import UUID, uuid4
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outbox_tasks.errors import ActRefused, InvalidFilter
+from outbox_tasks.errors import ActRefused
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import filters
-from outbox_tasks.operating.messages.find import DEAD, Became, Filter, Lookup
+from outbox_tasks.operating.messages.find import DEAD, Became, Lookup
 from outbox_tasks.operating.messages.preview import Choice, preview
 from outbox_tasks.web import overview
-from outbox_tasks.web.pages.audit import number_of
-from outbox_tasks.web.visit import FEW_SHOWN, REASON_CHARACTERS, ROWS_SHOWN, Visit
+from outbox_tasks.web.pages.audit import number_of, path_of
+from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 PREVIEW_SECONDS = 0.2
 """How long a preview counts: a page should be there at once."""
@@ -55,12 +55,6 @@ def choice_of(fields: Mapping[str, list[str]]) -> Choice:
     return Choice(action, filters.for_act(action, wanted, named=bool(ids)), ids)
 
 
-def fields_of(choice: Choice) -> dict[str, Any]:
-    """What a form sends, so that `choice_of` reads the same."""
-    chosen = {"id": [str(id) for id in choice.ids]} if choice.ids else filters.query_of(choice.wanted)
-    return {"action": choice.action, **chosen}
-
-
 def new(visit: Visit) -> Response:
     """The preview: which messages, how many, of which kinds."""
     return _preview(visit, choice_of(visit.query))
@@ -70,7 +64,6 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
     outlook = preview(visit.store, choice, seconds=PREVIEW_SECONDS)
     plan = outlook.plan
     filled_in = {name: visit.form_value(name) or visit.query_value(name) for name in ("why", "rate", "limit")}
-    numbers = {} if refused else {name: _number(name, filled_in[name]) for name in BOUNDS}
     return visit.show(
         "act_new.html",
         status=200 if refused is None else 400,
@@ -78,19 +71,19 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
         refused=refused,
         choice=choice,
         about=ABOUT[choice.action],
-        chosen=in_words(choice.wanted),
+        chosen=audit.facts_of({"facts": choice.wanted.facts}),
         done=filters.DONE[choice.action],
         preview=outlook,
         kinds=plan.kinds[:ROWS_SHOWN] if plan else [],
         filled_in=filled_in,
         hidden={
-            **fields_of(choice),
+            "action": choice.action,
+            **({"id": choice.ids} if choice.ids else filters.query_of(choice.wanted)),
             "until": visit.form_value("until") or (plan.until.isoformat() if plan else None),
             "total": None if outlook.more else outlook.count,
             "token": visit.form_value("token") or str(uuid4()),
         },
-        command=filters.command_line(choice.action, choice.wanted, choice.ids, **numbers, why=filled_in["why"]),
-        longest_why=REASON_CHARACTERS,
+        command=filters.command_line(choice.action, choice.wanted, choice.ids),
     )
 
 
@@ -101,16 +94,11 @@ def begin(visit: Visit) -> Response:
         values = _values(visit)
     except (ActRefused, HTTPException) as refused:
         return _preview(visit, choice, getattr(refused, "detail", None) or str(refused))
-    others: dict[str, Any] = {}
-    ids = choice.ids
-    if visit.form_value("first") and choice.action == "redrive":
-        values |= {"limit": 1, "total": 1}
-        others, ids = {**fields_of(choice), "id": [str(id) for id in ids[1:]] or None}, ids[:1]
-    entry = visit.acts.begin(choice.action, choice.wanted, ids, who=visit.person.name, **values)
-    if ids or others:
+    entry = visit.acts.begin(choice.action, choice.wanted, choice.ids, who=visit.person.name, **values)
+    if choice.ids:
         visit.acts.ended(entry, END_SECONDS)
     visit.forget("acts", overview.STATUS)
-    return visit.go(f"/acts/{entry}", **others)
+    return visit.go(f"/acts/{entry}")
 
 
 def _values(visit: Visit) -> dict[str, Any]:
@@ -146,39 +134,17 @@ def _number(name: str, text: str | None) -> Any:
 def show(visit: Visit) -> Response:
     """One act: how far it is, or what was done."""
     act = _act(visit)
-    # Whoever may write into the audit may have put anything into the facts.
-    numbers = ("seconds", "missed", "named", "limit", "rate")
-    facts = {name: fact for name, fact in act["facts"].items() if name not in numbers or type(fact) in (int, float)}
-    act["facts"] = facts
-    under_way = act["wanted"] is not None
-    if under_way and not act["held"] and not visit.read_only:
-        visit.acts.wake()
-    outcome = {name: facts.get(name) for name in ("seconds", "stopped", "error", "missed")}
-    wanted, is_known = _wanted(facts), act["action"] in filters.CHANGEABLE
-    seconds = act["age"] if under_way else outcome["seconds"]
-    speed = act["count"] / seconds if seconds and act["count"] else None
     became = visit.look(f"became {act['seq']}", lambda: Lookup(visit.store).became(act["seq"]))
     return visit.show(
         "act.html",
         act=act,
-        under_way=under_way,
-        outcome=outcome,
+        under_way=act["wanted"] is not None,
         became=became,
         verdict=_verdict(became),
-        others=_others(visit),
-        not_changed=_ids(facts.get("not_changed"))[:FEW_SHOWN],
-        named=1 if act["target"] else facts.get("named"),
-        is_known=is_known,
-        chosen=in_words(wanted),
-        limit=facts.get("limit"),
-        rate=facts.get("rate"),
-        group=wanted.group,
-        speed=speed,
-        seconds_left=(act["total"] - act["count"]) / speed if under_way and speed and act["total"] else None,
         done=filters.DONE.get(act["action"]),
         deed=audit.deed(act),
-        facts=audit.facts_of({"facts": {name: fact for name, fact in facts.items() if name not in outcome}}),
-        command=_command(act, wanted) if is_known else None,
+        facts=audit.facts_of(act),
+        path=path_of(act),
     )
 
 
@@ -188,12 +154,6 @@ def stop(visit: Visit) -> Response:
     visit.acts.stop(act["seq"], visit.person.name)
     visit.forget("acts", overview.STATUS)
     return visit.go(f"/acts/{act['seq']}")
-
-
-def in_words(wanted: Filter) -> dict[str, str]:
-    """A filter for people."""
-    query = filters.query_of(wanted).items()
-    return {name.replace("-", " "): ", ".join(value) if isinstance(value, list) else value for name, value in query}
 
 
 def _verdict(became: Became | None) -> str:
@@ -206,45 +166,9 @@ def _verdict(became: Became | None) -> str:
     return "good" if sent == became.kept else "note"
 
 
-def _others(visit: Visit) -> str | None:
-    """After one message was tried: the preview of the act on the others, which the address names."""
-    try:
-        choice = choice_of(visit.query)
-    except (ActRefused, InvalidFilter):
-        return None
-    return visit.url("/acts/new", **fields_of(choice))
-
-
 def _act(visit: Visit) -> dict[str, Any]:
     number = number_of(visit.arguments["entry"])
     act = None if number is None else visit.acts.act(number)
     if act is None:
         raise HTTPException(404, "The audit has no such act.")
     return act
-
-
-def _ids(texts: Any) -> list[UUID]:
-    """The ids in a fact of the audit, into which anything may have been written."""
-    try:
-        return filters.ids_of(map(str, texts or ()))
-    except (InvalidFilter, TypeError):
-        return []
-
-
-def _wanted(facts: Mapping[str, Any]) -> Filter:
-    """The filter of an act. Whoever may write into the audit may have put anything there."""
-    try:
-        wanted = Filter.recorded({name: facts[name] for name in Filter.__slots__ if name in facts})
-        query = filters.query_of(wanted).items()
-        return filters.asked({name: [value] if isinstance(value, str) else value for name, value in query})
-    except (InvalidFilter, TypeError, ValueError, ArithmeticError, AttributeError):
-        return Filter()
-
-
-def _command(act: Mapping[str, Any], wanted: Filter) -> str | None:
-    """The command that does the same; None: the audit does not say which messages were named."""
-    ids = _ids([act["target"]]) if act["target"] else []
-    if not ids and (act["target"] or "named" in act["facts"]):
-        return None
-    numbers = {name: act["facts"].get(name) for name in BOUNDS}
-    return filters.command_line(act["action"], wanted, ids, **numbers, why=act["why"])

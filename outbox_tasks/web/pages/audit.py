@@ -24,7 +24,7 @@ def audit(visit: Visit) -> Response:
     shown = acts[:ROWS_SHOWN]
     return visit.show(
         "audit.html",
-        acts=[{**act, "deed": deed(act), "facts_text": facts_of(act), "path": _path(act)} for act in shown],
+        acts=[{**act, "deed": deed(act), "facts_text": facts_of(act), "path": path_of(act)} for act in shown],
         next=visit.url("/audit", before=shown[-1]["seq"]) if len(acts) > ROWS_SHOWN else None,
         first=visit.url("/audit") if before else None,
     )
@@ -44,7 +44,7 @@ def number_of(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
-def _path(act: dict[str, Any]) -> str | None:
+def path_of(act: dict[str, Any]) -> str | None:
     """The page of the destination or the message that somebody acted on."""
     target = act["target"]
     if act["action"] in ("pause", "resume"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -10,15 +9,12 @@ from starlette.responses import Response
 
 from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating import overview as counted
-from outbox_tasks.operating.limits import InForce
 from outbox_tasks.operating.messages.filters import seconds_of
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter
 from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.operating.overview import DestinationStatus
-from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN, Destination
-from outbox_tasks.text import redacted, shell_line
+from outbox_tasks.text import shell_line
 from outbox_tasks.web import charts, overview
 from outbox_tasks.web.visit import FEW_SHOWN, Visit
 
@@ -27,12 +23,6 @@ LAST_HOUR, LAST_DAY = (60, 60), (900, 96)
 
 COMMANDS = (("pause",), ("resume",), ("limit", "--rate", "20", "--for", "2h"))
 """The commands that do the same as the forms."""
-
-INHERITED = ("send_timeout",)
-"""Settings for which the general value counts if a destination has none of its own."""
-
-GENERAL = ("backoff_base", "backoff_cap", "breaker_failures", "breaker_pause", "stale_after")
-"""Settings that are the same for all destinations."""
 
 
 def destination(visit: Visit) -> Response:
@@ -60,8 +50,6 @@ def destination(visit: Visit) -> Response:
         states=[*counted.STATES, *ARCHIVED],
         hour=charts.Chart(overview.course_of(visit, name, *LAST_HOUR)),
         day=charts.Chart(overview.course_of(visit, name, *LAST_DAY)),
-        applied=list(applied(visit.settings, name, details["limits"])) if counts.configured else [],
-        routes=[pattern for pattern, route in visit.settings.routes.items() if name in route.to],
     )
 
 
@@ -118,34 +106,3 @@ def _configured(visit: Visit) -> str:
 def _back(visit: Visit, name: str) -> Response:
     visit.forget(overview.STATUS, f"destination {name}")
     return visit.go(f"/destinations/{name}")
-
-
-def applied(settings: Settings, name: str, in_force: list[InForce]) -> Iterator[tuple[str, str, str]]:
-    """The settings that apply to a destination, without secrets: name, value and whence. `in_force`: its limits."""
-    own = settings.destinations[name]
-    yield from ((limit.setting, limit.shown, limit.whence) for limit in in_force)
-    for field in Destination.model_fields:
-        if field == "name" or field in limits.STEERED:
-            continue
-        if getattr(own, field) is None and field in INHERITED:
-            yield field, _plain(getattr(settings, field)), "the general setting"
-        else:
-            yield field, _shown(own, field), "its own setting" if field in own.model_fields_set else "the default"
-    for field in GENERAL:
-        yield field, _plain(getattr(settings, field)), "the general setting"
-
-
-def _shown(own: Destination, field: str) -> str:
-    """A value without secrets."""
-    value = getattr(own, field)
-    if field in ("url", "claim_check"):
-        return redacted(value) if value else "none"
-    if field == "transport_options":
-        return ", ".join(f"{name} = {HIDDEN}" for name in value) or "none"
-    return _plain(value)
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,14 +13,12 @@ from uuid import UUID
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.audit import deed
 from outbox_tasks.operating.messages.acts import is_json
 from outbox_tasks.operating.messages.filters import CHANGEABLE
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Lookup
 from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
-from outbox_tasks.relay.store import Store
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.render import cut
@@ -32,9 +30,6 @@ PAYLOAD_BYTES = 64 * 1024
 SHOWN_CHARACTERS, HEXADECIMAL_BYTES = 12_000, 512
 """How much of a payload or of headers the page shows, and how much of a payload that is not text. A download has all of
 the payload."""
-
-PIECE_BYTES = 4 * 1024 * 1024
-"""How much of a download is in memory at once."""
 
 TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -66,22 +61,8 @@ def message(visit: Visit) -> Response:
 def payload(visit: Visit) -> Response:
     """The bytes of a payload, as a file."""
     id = id_of(visit)
-    stored = Lookup(visit.store).stored(id, PIECE_BYTES)
-    ending, size = "json" if is_json(stored["content_type"]) else "bin", stored["size"]
-    return visit.download(bytes(stored["payload"]), f"{id}.{ending}", size, _other_pieces(visit.store, stored))
-
-
-def _other_pieces(store: Store, stored: dict[str, Any]) -> Iterator[bytes]:
-    """The pieces of a payload after the first one. If somebody edits it meanwhile, the download breaks off."""
-    for start in range(PIECE_BYTES, stored["size"], PIECE_BYTES):
-        now = Lookup(store).stored(stored["id"], PIECE_BYTES, start)
-        if (now["size"], _count_edits(now)) != (stored["size"], _count_edits(stored)):
-            raise UnknownMessage(id=stored["id"])
-        yield bytes(now["payload"])
-
-
-def _count_edits(stored: dict[str, Any]) -> int:
-    return sum(entry.get("what") == "edited" for entry in stored["history"])
+    stored = Lookup(visit.store).stored(id)
+    return visit.download(bytes(stored["payload"]), f"{id}.{'json' if is_json(stored['content_type']) else 'bin'}")
 
 
 def id_of(visit: Visit) -> UUID:

@@ -49,9 +49,8 @@ def messages(visit: Visit) -> Response:
     names["in_words"] = {name: ", ".join(values) for name, values in query.items() if name != "at" and values}
     if not form.wrong:
         try:
-            with visit.shared.searches.by(visit.person.name):
-                read = partial(read_page, visit.store, form.wanted, ROWS_SHOWN, form.at, limit=STATEMENT_SECONDS)
-                page = visit.look(f"messages {form.wanted} {form.at}", read)
+            read = partial(read_page, visit.store, form.wanted, ROWS_SHOWN, form.at, limit=STATEMENT_SECONDS)
+            page = visit.look(f"messages {form.wanted} {form.at}", read)
         except DatabaseTooSlow:
             slow = f"This search takes more than {STATEMENT_SECONDS:.0f} s. Name a destination or a key."
             raise HTTPException(400, slow) from None
@@ -69,7 +68,6 @@ def messages(visit: Visit) -> Response:
         "messages.html",
         page=page,
         first=list_at(None) if form.at else None,
-        newer=page.newer and list_at(page.newer),
         older=page.older and list_at(page.older),
         is_known=form.wanted.destination is None or form.wanted.destination in visit.settings.destinations,
         acts=_acts(visit, form.wanted),

@@ -8,15 +8,14 @@ from starlette.responses import Response
 from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.operating.messages.search import KINDS, search
 from outbox_tasks.operating.problems import Examination
-from outbox_tasks.web.access import Role
 from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.pages.messages import STATEMENT_SECONDS
 from outbox_tasks.web.visit import Visit
 
 
 def results(visit: Visit) -> Response:
-    """What a text leads to. With the role payload, also the messages with it in their payload, if that is asked for."""
-    text, payloads = visit.query_value("q"), visit.query_value("payloads") is not None and visit.may(Role.PAYLOAD)
+    """What a text leads to."""
+    text = visit.query_value("q")
     if text is None:
         return visit.go("/messages")
 
@@ -24,8 +23,7 @@ def results(visit: Visit) -> Response:
         return status_of(visit).examination
 
     try:
-        with visit.shared.searches.by(visit.person.name):
-            answer = search(visit.store, text, examined, payloads=payloads, limit=STATEMENT_SECONDS)
+        answer = search(visit.store, text, examined, limit=STATEMENT_SECONDS)
     except InvalidFilter as error:
         raise HTTPException(400, f"{error.reason[:1].upper()}{error.reason[1:]}.") from None
     except DatabaseTooSlow:

@@ -1,13 +1,11 @@
 -- Takes messages out that nobody wants any more: see outbox_discard. Their numbers go to the journal; if they are not to be
 -- `kept`, the messages are deleted.
 --
--- ids; states: array of `dead`, `waiting`; until: the latest time of death (null: any); kept; entry, person, reason, token,
--- duration, and what is returned: as for redrive.sql.
-WITH
-  \ir parts/may.sql
-, gone AS MATERIALIZED (
+-- ids; states: array of `dead`, `waiting`; until: the latest time of death (null: any); kept; entry, person, reason, and what is
+-- returned: as for redrive.sql.
+WITH gone AS MATERIALIZED (
   SELECT g.id
-  FROM may CROSS JOIN LATERAL :schema.outbox_discard(
+  FROM :schema.outbox_discard(
     :ids::uuid[], 'waiting' = ANY (:states::text[]),
     CASE WHEN 'dead' = ANY (:states::text[]) THEN coalesce(:until::timestamptz, 'infinity') END,
     jsonb_build_object('what', 'discarded', 'by', :person::text, 'why', :reason::text, 'entry', :entry::bigint),
@@ -15,4 +13,4 @@ WITH
 ), counted AS (
   UPDATE :schema.outbox_audit a SET count = a.count + (SELECT count(*) FROM gone) WHERE a.seq = :entry::bigint
 )
-SELECT gone.id::text FROM may LEFT JOIN gone ON true
+SELECT id::text FROM gone

@@ -1,7 +1,6 @@
--- Ends an act, and notes in the audit how it ended; returns its entry, unless it had ended before. entry; found (JSON): facts
--- more; token: only if the act has this lease (null: in any case).
+-- Ends an act, and notes in the audit how it ended; returns its entry, unless it had ended before. entry; found (JSON): more facts.
 WITH gone AS (
-  DELETE FROM :schema.outbox_acts WHERE act = :entry::bigint AND (:token::uuid IS NULL OR lease = :token) RETURNING act
+  DELETE FROM :schema.outbox_acts WHERE act = :entry::bigint RETURNING act
 )
 UPDATE :schema.outbox_audit b
 SET facts = b.facts || :found::text::jsonb || jsonb_build_object(

@@ -4,4 +4,5 @@ SELECT
   \ir ../audit/parts/shown.sql
   ,
   \ir parts/going.sql
+  , a.place
 FROM :schema.outbox_audit b LEFT JOIN :schema.outbox_acts a ON a.act = b.seq WHERE b.seq = :entry::bigint

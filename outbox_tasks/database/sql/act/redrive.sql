@@ -1,19 +1,15 @@
 -- Makes dead letters due again, with all their attempts, at their old place in the order of their key. Their last error
 -- stays, so a message that killed a worker still travels alone. From here on max_age counts anew.
 --
--- ids; until: the latest time of death (null: any); entry (of the audit), person, reason; token and duration (seconds): the
--- lease of an act in the background, else null. Returns the ids of what it changed, or one row without an id; no row if
--- the act is not ours any more. What somebody else takes at this moment is skipped. A claim that looks at the key is
--- waited for.
-WITH
-  \ir parts/may.sql
-, picked AS MATERIALIZED (
+-- ids; until: the latest time of death (null: any); entry (of the audit), person, reason. Returns the ids of what it
+-- changed. What somebody else takes at this moment is skipped. A claim that looks at the key is waited for.
+WITH picked AS MATERIALIZED (
   SELECT d.seq
   FROM :schema.outbox_messages m CROSS JOIN LATERAL (
     SELECT d.seq FROM :schema.outbox_dead d
     WHERE d.seq = m.seq AND (:until::timestamptz IS NULL OR d.dead_at <= :until::timestamptz) FOR NO KEY UPDATE SKIP LOCKED
   ) AS d
-  WHERE m.id = ANY (:ids::uuid[]) AND EXISTS (SELECT FROM may)
+  WHERE m.id = ANY (:ids::uuid[])
 ), gone AS (
   DELETE FROM :schema.outbox_dead d USING picked WHERE d.seq = picked.seq RETURNING d.seq
 ), back AS MATERIALIZED (
@@ -50,4 +46,4 @@ WITH
         FROM :schema.outbox_audit o WHERE o.seq = :entry::bigint) AS known
   WHERE a.seq = known.seq
 )
-SELECT back.id::text FROM may LEFT JOIN back ON true
+SELECT id::text FROM back

@@ -1,16 +1,14 @@
 -- Makes messages due at once that wait for another attempt. Their attempts, their history and the order of their keys stay. A
 -- single that waits for Celery's retry loses its lease, so its task begins nothing, and the next claim takes the message anew.
 --
--- ids; entry, person, reason, token, duration, and what is returned: as for redrive.sql. An act tries each message once. What
+-- ids; entry, person, reason, and what is returned: as for redrive.sql. An act tries each message once. What
 -- somebody else takes at this moment is skipped. The key's row says only when to look: what a take finds decides.
-WITH
-  \ir parts/may.sql
-, asked AS MATERIALIZED (
+WITH asked AS MATERIALIZED (
   SELECT m.seq, m.id, m.destination, m.key, m.priority, octet_length(m.payload) AS size, t.attempts,
          :schema.outbox_goes_alone(t.code) AS alone
   FROM :schema.outbox_messages m
   CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = m.seq LIMIT 1) AS t
-  WHERE m.id = ANY (:ids::uuid[]) AND EXISTS (SELECT FROM may) AND t.code IS NOT NULL
+  WHERE m.id = ANY (:ids::uuid[]) AND t.code IS NOT NULL
     AND NOT t.history @> jsonb_build_array(jsonb_build_object('what', 'tried', 'entry', :entry::bigint))
 ), waits AS MATERIALIZED (
   SELECT w.seq, w.attempts, w.alone FROM asked CROSS JOIN LATERAL (
@@ -54,4 +52,4 @@ WITH
 ), counted AS (
   UPDATE :schema.outbox_audit a SET count = a.count + (SELECT count(*) FROM done) WHERE a.seq = :entry
 )
-SELECT done.id::text FROM may LEFT JOIN done ON true
+SELECT id::text FROM done

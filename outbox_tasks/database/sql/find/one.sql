@@ -1,7 +1,7 @@
 -- Everything about one message, once for each time that it was written: a replay writes it again.
 --
 -- ids: its id alone; part: bytes of the payload (null: all; 0: for somebody who may not see contents: no headers and no history
--- either, but the event's id); start: the bytes before the part. place: the table that it is in, or the state of its run.
+-- either, but the event's id). place: the table that it is in, or the state of its run.
 -- Indexes: outbox_messages (id), of each day; then by number.
 WITH
   \ir parts/named.sql
@@ -14,7 +14,7 @@ SELECT m.seq, m.id, m.destination, m.key, m.event_type, s.state, s.attempts, coa
             WHEN m.lease_end IS NOT NULL THEN 'leased' WHEN w.seq IS NOT NULL THEN 'waiting' WHEN h.seq IS NOT NULL THEN 'held'
             ELSE 'ready' END AS place,
        CASE WHEN :part::integer IS NULL THEN c.payload
-            WHEN :part::integer > 0 THEN substr(c.payload, :start::integer + 1, :part::integer) END AS payload,
+            WHEN :part::integer > 0 THEN substr(c.payload, 1, :part::integer) END AS payload,
        CASE WHEN coalesce(:part::integer, 1) > 0 THEN coalesce(c.headers, '{}')
             ELSE jsonb_strip_nulls(jsonb_build_object('eventid', c.headers -> 'eventid')) END AS headers,
        CASE WHEN coalesce(:part::integer, 1) > 0 THEN coalesce(x.history, '[]') END AS history
