@@ -130,6 +130,7 @@ class TestPreview:
         [mail] = bury(rows, 1, destination="mails", event_type="mail.sent")
         shown = browser.text("/acts/new", action="redrive")
         assert "Redrive 4 messages?" in shown
+        assert "Messages: dead." in shown
         assert "orders order.created http_400 ✗ dead 3" in shown
         assert f"mails mail.sent http_400 ✗ dead 1 {mail}" in shown
         assert "'mails' is not configured here: its messages would be dead again in an hour." in shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 from uuid import UUID
 
@@ -72,8 +72,8 @@ class Filter:
     @property
     def facts(self) -> dict[str, Any]:
         """What it asks for, for the audit."""
-        names = ("states", "destination", "event_type", "key", "code", "group", "older_than", "newer_than")
-        return {name: value for name in names if (value := getattr(self, name)) not in (None, ())}
+        given = {**asdict(self), "states": list(self.states) or None}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def whole_destination(self) -> bool:
