@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.contract.counterparts import Counterpart, rabbitmq
-from tests.contract.moto_server import without_aws
+from tests.contract.counterparts.aws import without_aws
 
 Running = Callable[[type[Counterpart]], Counterpart]
 

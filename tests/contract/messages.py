@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,6 +60,16 @@ def message(number: int = 0, **fields: Any) -> LeasedMessage:
 def sent_by(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
     """The outcomes as the pipe sees them, for which an exception is a reason to try again."""
     return send({"orders": publisher}, "orders", messages)
+
+
+def published(target: Counterpart, *messages: LeasedMessage, options: str = "", **values: Any) -> list[Outcome]:
+    """The outcomes of one batch to the test's place, with a publisher of its own."""
+    with closing(loaded(target.url(target.place) + options, **values)) as publisher:
+        return publisher.publish(messages)
+
+
+def brief(outcomes: list[Outcome]) -> list[tuple[Result, str | None]]:
+    return [(outcome.result, outcome.code) for outcome in outcomes]
 
 
 def connected(publisher: Publisher) -> None:

@@ -194,8 +194,8 @@ def test_to_delete_folders_and_their_entry_points_takes_nothing_else_away(tmp_pa
 
 
 PAGES = {
-    "aws": "aws.address", "azure-service-bus": "service_bus.url", "grpc": "grpc.publisher", "kafka": "kafka.url",
-    "pubsub": "pubsub.address", "webhooks": "http.options",
+    "aws": "aws.address", "azure-service-bus": "service_bus.url", "grpc": "grpc.publisher", "kafka": "kafka.publisher",
+    "pubsub": "pubsub.connection", "webhooks": "http.options",
 }  # fmt: skip
 
 

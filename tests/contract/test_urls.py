@@ -108,10 +108,8 @@ REFUSED = [
         (f"sqs://{rest}", "region/")
         for rest in (
             "eu-west-1", "/orders", "eu-west-1/12/orders", "eu-west-1/123456789012/orders/more", "eu-west-1/my orders",
-            "eu-west-1:80/orders", "eu-west-1/orders?session_token=hunter2", "AKIA@eu-west-1/orders",
+            "eu-west-1:80/orders", "AKIA@eu-west-1/orders",
             "AKIA:hunter2@eu-west-1:x/orders", "AKIA:hunter2/er2@eu-west-1/orders",
-            "eu-west-1/arn:aws:sqs:us-east-1:123456789012:orders",
-            "eu-west-1/arn:aws:sns:eu-west-1:123456789012:orders",
         )
     ],
     *[
@@ -119,7 +117,6 @@ REFUSED = [
         for endpoint in ("localhost", "http://me:hunter2@localhost", "http://localhost:port")
     ],
     ("sns://eu-west-1/orders", "region/"),
-    ("sns://eu-west-1/arn:aws:sns:eu-west-1:orders", "region/"),
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from outbox_tasks.destinations.grpc.publisher import TOO_LARGE
 from outbox_tasks.destinations.http.publisher import RESERVED
 from outbox_tasks.destinations.kombu.common import TEXT
 from outbox_tasks.destinations.nats.publisher import SUBJECT
-from outbox_tasks.destinations.pubsub.answers import NAME, REASON, SIZE
+from outbox_tasks.destinations.pubsub.publisher import NAME, REASON, SIZE
 from outbox_tasks.destinations.service_bus.answers import SESSIONS
 from outbox_tasks.django.results import _path
 from outbox_tasks.model import Outcome

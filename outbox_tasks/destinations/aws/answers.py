@@ -20,26 +20,17 @@ TROUBLE: tuple[tuple[str, tuple[type[Exception], ...]], ...] = (
     )),
 )  # fmt: skip
 
-# Codes of the services, without `AWS.SimpleQueueService.`, `KMS.` and `Exception`.
-THROTTLED = {
-    "Throttling", "Throttled", "RequestThrottled", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "OverLimit",
-    "BandwidthLimitExceeded", "PriorRequestNotComplete", "LimitExceeded", "ProvisionedThroughputExceeded",
-}  # fmt: skip
-FORBIDDEN = {"AccessDenied", "AuthorizationError", "NotAuthorized"}
-UNAUTHORIZED = FORBIDDEN | {
-    "InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClient", "InvalidAccessKeyId", "ExpiredToken",
-    "MissingAuthenticationToken", "IncompleteSignature", "InvalidSignature", "InvalidSecurity", "RequestExpired",
-    "AuthFailure", "OptInRequired", "SubscriptionRequired", "InvalidToken",
-}  # fmt: skip
-UNROUTABLE = {
-    "QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently", "NotFound", "ResourceNotFound", "InvalidAddress",
-}  # fmt: skip
-UNAVAILABLE = {"ServiceUnavailable", "InternalError", "InternalFailure", "InternalServerError"}
-TOO_LARGE = {"BatchRequestTooLong", "MessageTooLong", "RequestEntityTooLarge"}
-INVALID = {
-    "InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid", "InvalidMessageContents",
-    "InvalidAttributeValue", "InvalidAttributeName",
-}  # fmt: skip
+# What the codes of the services have in them, without `AWS.SimpleQueueService.`, `KMS.` and `Exception`.
+THROTTLED = re.compile("Throttl|TooManyRequests|LimitExceeded|SlowDown|OverLimit|PriorRequestNotComplete")
+FORBIDDEN = re.compile("AccessDenied|AuthorizationError|NotAuthorized")
+UNAUTHORIZED = re.compile(
+    f"{FORBIDDEN.pattern}|Token|Signature|UnrecognizedClient|InvalidAccessKeyId|InvalidSecurity|RequestExpired"
+    "|AuthFailure|OptInRequired|SubscriptionRequired"
+)
+UNROUTABLE = re.compile("QueueDoesNotExist|NonExistentQueue|QueueDeletedRecently|NotFound|InvalidAddress")
+UNAVAILABLE = re.compile("ServiceUnavailable|Internal(Error|Failure|ServerError)")
+TOO_LARGE = re.compile("TooLong|RequestEntityTooLarge")
+INVALID = re.compile("InvalidParameter|ParameterValueInvalid|InvalidMessageContents|InvalidAttribute")
 SAYS_TOO_LARGE = re.compile(r"shorter than|too (?:long|large)", re.IGNORECASE)
 SAYS_UNROUTABLE = re.compile(r"parameter:? (?:TopicArn|TargetArn|QueueUrl|QueueName)\b")
 
@@ -72,20 +63,20 @@ def _refusal(code: str, message: str, status: int) -> Outcome:
     kms = code.lower().startswith("kms")
     name = re.sub(r"^(?:.*\.|KMS|Kms)", "", code).removesuffix("Exception")
     text = f"{code}: {message}"
-    if name in THROTTLED or status == 429:
+    if THROTTLED.search(name) or status == 429:
         return Outcome.retry("throttled", text)
-    if name in UNAUTHORIZED or status in (401, 403):
+    if UNAUTHORIZED.search(name) or status in (401, 403):
         # The answer to a wrong signature quotes the request, with its session token.
-        return Outcome.outage("unauthorized", text if name in FORBIDDEN else code)
+        return Outcome.outage("unauthorized", text if FORBIDDEN.search(name) else code)
     if kms:
         return Outcome.outage("kms", text)
-    if name in UNROUTABLE or (name in INVALID and SAYS_UNROUTABLE.search(message)):
+    if UNROUTABLE.search(name) or (INVALID.search(name) and SAYS_UNROUTABLE.search(message)):
         return Outcome.outage("unroutable", text)
-    if name in UNAVAILABLE or status >= 500:
+    if UNAVAILABLE.search(name) or status >= 500:
         return Outcome.outage("unavailable", text)
-    if name in TOO_LARGE or status == 413 or (name in INVALID and SAYS_TOO_LARGE.search(message)):
+    if TOO_LARGE.search(name) or status == 413 or (INVALID.search(name) and SAYS_TOO_LARGE.search(message)):
         return Outcome.dead("too_large", text)
-    if name in INVALID:
+    if INVALID.search(name):
         return Outcome.dead("refused", text)
     return Outcome.retry(
         re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() if name.isalpha() else f"http_{status}", text

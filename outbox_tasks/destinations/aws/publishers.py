@@ -10,10 +10,9 @@ import hashlib
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import boto3
@@ -22,6 +21,7 @@ from botocore.config import Config
 from outbox_tasks.destinations.aws.address import address_of
 from outbox_tasks.destinations.aws.answers import failed, trouble
 from outbox_tasks.destinations.aws.message import attributes_of, body_of
+from outbox_tasks.destinations.common.in_time import in_time
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
@@ -59,14 +59,14 @@ class Round:
             self.ended = outcome
 
 
-@dataclass
-class Connections:
-    """The threads and the client that send the requests of one process."""
+@dataclass(frozen=True)
+class Connection:
+    """The client of one process, and the threads that send its requests."""
 
+    client: Any
+    place: str
+    """The queue's URL, the topic's ARN."""
     threads: ThreadPoolExecutor
-    client: Any = None
-    """None until it is open."""
-    place: str = ""
 
 
 class BatchPublisher(ABC):
@@ -83,46 +83,36 @@ class BatchPublisher(ABC):
         self._fifo = self._address.name.endswith(".fifo")
         self._source = settings.source
         self._send_timeout = settings.send_timeout
-        self._own = PerProcess(lambda: Connections(ThreadPoolExecutor(REQUESTS_AT_ONCE, self.service)))
+        self._connection = PerProcess(self._open)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One request for ten messages, several requests at once."""
         deadline = time.monotonic() + self._send_timeout
         made, outcomes = encoded(messages, self._entry)
         sending = Round(outcomes)
-        entries = [entry._replace(nth=nth) for nth, entry in made.items()]
-        if entries and self._own.get().client is None:
-            self._run([partial(self._open, sending)], sending, deadline)
-        steps = [partial(self._send, batch, sending) for batch in _batches(entries, self.limit)]
-        self._run(steps, sending, deadline)
+        if made:
+            try:
+                connection = self._connection.made or in_time(self._connection.get, deadline)
+            except TimeoutError:
+                sending.ended = LATE
+            except Exception as error:
+                outcome = trouble(error)
+                dead = outcome.result is Result.DEAD  # it concerns the queue or topic, not a message
+                sending.ended = Outcome.outage("unroutable", outcome.error or "") if dead else outcome
+            else:
+                self._send_all(connection, [entry._replace(nth=nth) for nth, entry in made.items()], sending, deadline)
         if sending.ended is not None and sending.ended.code == "unauthorized":
             self.close()  # the client keeps its credentials, or that it found none; a new client looks again
-        return [sending.outcomes.get(index, LATE) for index in range(len(messages))]
+        return [sending.outcomes.get(index) or sending.ended or LATE for index in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections."""
-        own = self._own.take()
-        if own is not None:
-            own.threads.shutdown(wait=False, cancel_futures=True)
-            if own.client is not None:
-                own.client.close()
+        connection = self._connection.take()
+        if connection is not None:
+            connection.threads.shutdown(wait=False, cancel_futures=True)
+            connection.client.close()
 
-    def _run(self, steps: Sequence[Callable[[], None]], sending: Round, deadline: float) -> None:
-        """Run the steps in threads: no option of the client limits the time of a whole request, or of the search for
-        credentials and addresses."""
-        threads = self._own.get().threads
-        running = [threads.submit(step) for step in steps]
-        try:
-            late = wait(running, timeout=max(0.0, deadline - time.monotonic())).not_done
-        except BaseException:
-            late = set(running)
-            raise
-        finally:
-            if late:
-                sending.ended = LATE
-                self.close()  # their threads may hang for ever, and the next messages need some
-
-    def _open(self, sending: Round) -> None:
+    def _open(self) -> Connection:
         address = self._address
         config = Config(
             connect_timeout=min(5.0, self._send_timeout / 2),
@@ -132,55 +122,58 @@ class BatchPublisher(ABC):
             tcp_keepalive=True,
             parameter_validation=False,  # all parameters are texts, and checking them takes a tenth of the CPU
         )
-        client = None
+        key, secret = address.login or (None, None)
+        session = boto3.session.Session(key, secret, region_name=address.region)
+        client = session.client(self.service, endpoint_url=address.endpoint, config=config)
         try:
-            session = boto3.session.Session(region_name=address.region, **address.credentials)
-            client = session.client(self.service, endpoint_url=address.endpoint, config=config)
-            own = self._own.get()
-            own.place, own.client = self._place(client), client
-        except Exception as error:
-            if client is not None:
-                client.close()
-            outcome = trouble(error)
-            if outcome.result is Result.DEAD:  # it concerns the queue or topic, not a message
-                outcome = Outcome.outage("unroutable", outcome.error or "")
-            sending.ended = outcome
+            return Connection(client, self._place(client), ThreadPoolExecutor(REQUESTS_AT_ONCE, self.service))
+        except BaseException:
+            client.close()
+            raise
 
-    def _send(self, batch: Sequence[Entry], sending: Round) -> None:
+    def _send_all(self, connection: Connection, entries: Sequence[Entry], sending: Round, deadline: float) -> None:
+        """Send in threads: no option of the client limits the time of a whole request."""
+        running = [
+            connection.threads.submit(self._send, connection, batch, sending) for batch in _batches(entries, self.limit)
+        ]
+        late = set(running)
+        try:
+            late = wait(running, timeout=max(0.0, deadline - time.monotonic())).not_done
+        finally:
+            if late:
+                sending.ended = LATE
+                self.close()  # their threads may hang for ever, and the next messages need some
+
+    def _send(self, connection: Connection, batch: Sequence[Entry], sending: Round) -> None:
         if sending.ended is not None:
-            sending.outcomes.update((entry.nth, sending.ended) for entry in batch)
             return
         try:
-            outcomes = self._answers(batch)
+            outcomes = self._answers(connection, batch)
         except Exception as error:
             outcome = trouble(error)
             if outcome.result is Result.DEAD and len(batch) > 1:
                 # The services check a request before they take any of it, and refuse the whole for one entry.
                 if outcome.code == "too_large":
                     self.limit = BatchPublisher.limit
-                self._send(batch[: len(batch) // 2], sending)
-                self._send(batch[len(batch) // 2 :], sending)
+                self._send(connection, batch[: len(batch) // 2], sending)
+                self._send(connection, batch[len(batch) // 2 :], sending)
                 return
             outcomes = [outcome] * len(batch)
         for entry, outcome in zip(batch, outcomes, strict=True):
             sending.settle(entry, outcome)
 
-    def _answers(self, batch: Sequence[Entry]) -> list[Outcome]:
-        own = self._own.get()
-        if own.client is None:
-            return [Outcome.retry("closed", "the publisher was closed")] * len(batch)
+    def _answers(self, connection: Connection, batch: Sequence[Entry]) -> list[Outcome]:
         entries = [{"Id": str(n), **entry.fields} for n, entry in enumerate(batch)]
-        answer = self._request(own.client, own.place, entries)
+        answer = self._request(connection, entries)
         refusals = {refused["Id"]: failed(refused) for refused in answer.get("Failed", ())}
         refusals |= {taken["Id"]: Outcome.sent() for taken in answer.get("Successful", ())}
         return [refusals.get(str(n), UNCONFIRMED) for n in range(len(batch))]
 
     @abstractmethod
-    def _place(self, client: Any) -> str:
-        """The queue's URL, the topic's ARN."""
+    def _place(self, client: Any) -> str: ...
 
     @abstractmethod
-    def _request(self, client: Any, place: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    def _request(self, connection: Connection, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Send a batch; the service's answer."""
 
     def _entry(self, message: LeasedMessage) -> Entry:
@@ -206,12 +199,12 @@ class SqsPublisher(BatchPublisher):
     limit = 1_048_576
 
     def _place(self, client: Any) -> str:
-        if self._address.account is None:
+        if not self._address.account:
             return str(client.get_queue_url(QueueName=self._address.name)["QueueUrl"])
         return f"{client.meta.endpoint_url.rstrip('/')}/{self._address.account}/{self._address.name}"
 
-    def _request(self, client: Any, place: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        answer: dict[str, Any] = client.send_message_batch(QueueUrl=place, Entries=entries)
+    def _request(self, connection: Connection, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        answer: dict[str, Any] = connection.client.send_message_batch(QueueUrl=connection.place, Entries=entries)
         return answer
 
 
@@ -223,12 +216,12 @@ class SnsPublisher(BatchPublisher):
 
     def _place(self, client: Any) -> str:
         address = self._address
-        if address.arn is not None:
-            return address.arn
         return f"arn:{client.meta.partition}:sns:{address.region}:{address.account}:{address.name}"
 
-    def _request(self, client: Any, place: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        answer: dict[str, Any] = client.publish_batch(TopicArn=place, PublishBatchRequestEntries=entries)
+    def _request(self, connection: Connection, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        answer: dict[str, Any] = connection.client.publish_batch(
+            TopicArn=connection.place, PublishBatchRequestEntries=entries
+        )
         return answer
 
 

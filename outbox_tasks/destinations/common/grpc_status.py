@@ -1,4 +1,4 @@
-"""What the statuses of gRPC calls mean, for the publishers that make such calls."""
+"""What publishers that make gRPC calls have in common: the options of channels, and what statuses mean."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ CODES = {
 LOST = {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED}
 """After these statuses the channel is closed. Its backoff, its DNS answers and a silent connection must not outlive the
 failure; the relay has a backoff of its own."""
+
+CHANNEL: list[tuple[str, str | int]] = [
+    ("grpc.use_local_subchannel_pool", 1),  # else a closed channel's connection may be used again
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.service_config_disable_resolution", 1),  # no name server may switch on retries
+]
+"""The options of a channel."""
 
 SIZE = r"message (length )?(larger than|exceeds|too large)"
 """How gRPC's implementations say that a message is too large, in whatever case: a pattern."""

@@ -18,7 +18,7 @@ import grpc
 from grpc import StatusCode
 
 from outbox_tasks.destinations.common import options
-from outbox_tasks.destinations.common.grpc_status import LOST, SIZE, outcome_of
+from outbox_tasks.destinations.common.grpc_status import CHANNEL, LOST, SIZE, outcome_of
 from outbox_tasks.destinations.grpc.receiver import DELIVER, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
@@ -43,7 +43,6 @@ FILES = ("ca_file", "cert_file", "key_file")
 OPTIONS: options.Options = {
     "token": options.matching("[!-~]+", "ASCII without spaces"),
     "max_message_size": options.number(1, 10**9 - 1),
-    "authority": options.TEXT,
     **dict.fromkeys(FILES, options.TEXT),
 }
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -106,9 +105,9 @@ class GrpcPublisher:
 
     def close(self) -> None:
         """Close the connection."""
-        opened = self._channel.take()
-        if opened is not None:
-            opened[0].close()
+        channel = self._channel.take()
+        if channel is not None:
+            channel.close()
 
     def _calls(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         """The entries in calls of at most the configured size. A larger one goes alone: the receiver may take it."""
@@ -127,30 +126,17 @@ class GrpcPublisher:
         request = DeliverRequest()
         for entry in entries:
             request.MergeFromString(entry.request)
-        _, deliver = self._channel.get()
+        deliver = self._channel.get().unary_unary(DELIVER, DeliverRequest.SerializeToString, DeliverResponse.FromString)
         response = deliver(request, timeout=max(timeout, 0), metadata=self._metadata)
         answers = {result.id: _answer(result) for result in response.results}
         missing = Outcome.retry("no_result", "the receiver's answer says nothing of this message")
         return [answers.get(entry.id, missing) for entry in entries]
 
-    def _open(self) -> tuple[Any, Any]:
-        """A channel, and its call."""
-        channel = self._new_channel()
-        return channel, channel.unary_unary(DELIVER, DeliverRequest.SerializeToString, DeliverResponse.FromString)
-
-    def _new_channel(self) -> Any:
-        settings: list[tuple[str, str | int]] = [
-            ("grpc.use_local_subchannel_pool", 1),  # else a closed channel's connection may be used again
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.service_config_disable_resolution", 1),  # no name server may switch on retries
-        ]
-        authority = self._options.get("authority")
-        if authority is not None:
-            settings.append(("grpc.ssl_target_name_override" if self._tls else "grpc.default_authority", authority))
+    def _open(self) -> Any:
         if not self._tls:
-            return grpc.insecure_channel(self._target, settings)
+            return grpc.insecure_channel(self._target, CHANNEL)
         ca, cert, key = (Path(path).read_bytes() if path else None for path in map(self._options.get, FILES))
-        return grpc.secure_channel(self._target, grpc.ssl_channel_credentials(ca, key, cert), settings)
+        return grpc.secure_channel(self._target, grpc.ssl_channel_credentials(ca, key, cert), CHANNEL)
 
 
 def _check(destination: Destination, given: Collection[str], *, tls: bool) -> None:

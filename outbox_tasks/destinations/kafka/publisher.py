@@ -10,16 +10,42 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from confluent_kafka import KafkaException, Producer
 
-from outbox_tasks.destinations.kafka import url
+from outbox_tasks.destinations.common import options
 from outbox_tasks.destinations.kafka.session import DebugLog, Record, Session
-from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import Destination
+from outbox_tasks.settings.destination import Destination, split
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
+
+NAMES = {
+    "sasl": "sasl.mechanism",
+    "ca": "ssl.ca.location",
+    "compression": "compression.type",
+    "partitioner": "partitioner",
+    "max_message_bytes": "message.max.bytes",
+}
+"""The options with a name of their own, and the properties of librdkafka that they set."""
+
+ANY = "librdkafka."
+"""Before the name of any other property."""
+
+ANYTHING = options.matching("(?s).*", "what librdkafka takes")
+OPTIONS: options.Options = {"tls": options.FLAG, **dict.fromkeys((*NAMES, ANY), ANYTHING)}
+
+OURS = {
+    "bootstrap.servers", "metadata.broker.list", "enable.idempotence", "enable.gapless.guarantee", "acks",
+    "request.required.acks", "message.timeout.ms", "delivery.timeout.ms", "message.send.max.retries", "retries",
+    "max.in.flight", "max.in.flight.requests.per.connection", "transactional.id", "plugin.library.paths",
+}  # fmt: skip
+"""Properties on which our promises rest: nobody else sets them."""
+
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
 
 
 class KafkaPublisher:
@@ -30,7 +56,7 @@ class KafkaPublisher:
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
         self._timeout = settings.send_timeout
-        self.topic, options = url.read(destination)
+        self.topic, properties = _read(destination)
         milliseconds = int(settings.send_timeout * 1000)
         self._conf: dict[str, Any] = {
             "client.id": "outbox_tasks",
@@ -40,67 +66,35 @@ class KafkaPublisher:
             "socket.keepalive.enable": True,
             # How long a topic may be unknown, as it is while the broker makes it.
             "topic.metadata.propagation.max.ms": milliseconds // 2,
-            **options,
+            **properties,
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": milliseconds,
         }
         _check(destination, self._conf)
-        # If a batch is refused, the broker takes none of the later ones. So the order holds.
-        self._session = PerProcess(partial(Session, {**self._conf, "enable.gapless.guarantee": True}))
+        self._session = PerProcess(partial(Session, self._conf))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """Send all at once. If the broker refuses a batch, send its messages one by one, in order: the refusal does not
-        say which message is bad."""
+        """Send all at once. After any failure the producer is not used again: it may still hold lost messages."""
         deadline = time.monotonic() + self._timeout * 0.95
-        records, unsendable = encoded(messages, self._record)
-        ready = list(records.values())
-        outcomes, refused = self._sent(ready, deadline)
-        if refused and len(ready) > 1:
-            # The broker took nothing of a refused batch. It may have taken the other failed messages, so they are not
-            # sent again here.
-            refused_numbers = [number for number, outcome in enumerate(outcomes) if outcome.result is Result.DEAD]
-            again = self._one_by_one([ready[number] for number in refused_numbers], deadline)
-            for number, outcome in zip(refused_numbers, again, strict=True):
-                outcomes[number] = outcome
-        found = iter(outcomes)
-        return [unsendable.get(place) or next(found) for place in range(len(messages))]
+        records, outcomes = encoded(messages, self._record)
+        if records:
+            session = self._open()
+            try:
+                answers = session.send(self.topic, list(records.values()), deadline)
+            except BaseException:  # a time limit, for example: nothing may be sent afterwards
+                self.close()
+                raise
+            if session.troubled:
+                self.close()
+            outcomes.update(zip(records, answers, strict=True))
+        return [outcomes[place] for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections; nothing is left to be sent."""
         session = self._session.take()
         if session is not None:
             session.end()
-
-    def _sent(self, records: Sequence[Record], deadline: float) -> tuple[list[Outcome], bool]:
-        """Their outcomes, and whether the broker refused any. After any failure the producer is not used again, because
-        it may still hold lost messages."""
-        if not records:
-            return [], False
-        session = self._open()
-        try:
-            outcomes, refused = session.send(self.topic, records, deadline)
-        except BaseException:  # a time limit, for example: nothing may be sent afterwards
-            self.close()
-            raise
-        if session.troubled:
-            self.close()
-        return outcomes, refused
-
-    def _one_by_one(self, records: Sequence[Record], deadline: float) -> list[Outcome]:
-        """Ends with the first that is neither sent nor dead: the fault is the broker's, not the message's."""
-        session = Session(self._conf)
-        outcomes: list[Outcome] = []
-        try:
-            for record in records:
-                [outcome], _ = session.send(self.topic, [record], deadline)
-                outcomes.append(outcome)
-                if outcome.result not in (Result.SENT, Result.DEAD):
-                    break
-        finally:
-            session.end()
-        unsent = Outcome.retry("not_sent", "the one before it in its batch was not delivered")
-        return outcomes + [unsent] * (len(records) - len(outcomes))
 
     def _open(self) -> Session:
         session = self._session.made
@@ -112,9 +106,8 @@ class KafkaPublisher:
         ours = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
         ours |= {"ce_specversion": "1.0", "content-type": message.content_type}
         own = own_headers(message)
-        "".join(
-            (*own, *own.values(), *ours.values())
-        ).encode()  # here it is one's fault; in `produce`, all would suffer
+        # Found here, a bad text fails this message; found in `produce`, it would fail all.
+        "".join((*own, *own.values(), *ours.values())).encode()
         headers = {name: value for name, value in own.items() if name.lower() not in ours} | ours
         return {"key": message.key, "value": message.payload, "headers": headers}
 
@@ -126,3 +119,33 @@ def _check(destination: Destination, conf: dict[str, Any]) -> None:
     except KafkaException as error:
         reason = re.sub(r'value "[^"]*"', "value", error.args[0].str())  # it may be a secret in the wrong place
         raise destination.unusable(f"librdkafka says: {reason}") from None
+
+
+def _read(destination: Destination) -> tuple[str, dict[str, str]]:
+    """The topic and the properties. Raises `ConfigurationError`."""
+    parts = split(destination.url)
+    login, _, servers = parts.netloc.rpartition("@")
+    topic = parts.path.strip("/") or destination.name
+    values = options.read(destination, OPTIONS)
+    tls = values.pop("tls", False)
+    properties = {NAMES.get(name, name.removeprefix(ANY)): value for name, value in values.items()}
+    options.check(
+        destination,
+        (
+            all(SERVER.fullmatch(server) for server in servers.split(",")),
+            "it must name brokers, as in kafka://localhost:9092,otherhost:9092/orders",
+        ),
+        (TOPIC.fullmatch(topic), "a topic's name has 1 to 249 characters of A-Z, a-z, 0-9, '.', '_' and '-'"),
+        (not OURS & properties.keys(), f"these properties can't be changed: {', '.join(sorted(OURS))}"),
+    )
+    return topic, {"bootstrap.servers": servers, **_security(login, "sasl" in values, tls), **properties}
+
+
+def _security(login: str, sasl: bool, tls: bool) -> dict[str, str]:
+    if not login and not sasl:
+        return {"security.protocol": "SSL" if tls else "PLAINTEXT"}
+    values = {"security.protocol": "SASL_SSL" if tls else "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    if login:
+        user, _, password = login.partition(":")
+        values |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
+    return values

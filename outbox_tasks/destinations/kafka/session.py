@@ -88,8 +88,8 @@ class Session:
         self._errors.clear()
         return True
 
-    def send(self, topic: str, records: Sequence[Record], deadline: float) -> tuple[list[Outcome], bool]:
-        """The outcomes, in order, and whether the broker refused any message or its batch."""
+    def send(self, topic: str, records: Sequence[Record], deadline: float) -> list[Outcome]:
+        """The outcomes, in order. If the broker refuses a batch, it does not say which message is bad."""
         reports: dict[int, KafkaError | None] = {}
         outcomes = self._produce(topic, records, reports)
         self._wait(deadline)
@@ -98,12 +98,10 @@ class Session:
             self.troubled = True
             self._producer.purge(blocking=False)  # a thread may be busy with a name server: don't wait for it
             self._wait(time.monotonic() + PURGE_SECONDS)
-        refused = any(report is not None and report.code() in REFUSED for report in reports.values())
-        self.troubled = (
-            self.troubled or any(report is not None for report in reports.values()) or self._fatal is not None
-        )
+        self.troubled |= self._fatal is not None or any(report is not None for report in reports.values())
         lost = KafkaError(KafkaError._PURGE_INFLIGHT)
-        return [outcomes.get(n) or _reported(reports.get(n, lost), reason) for n in range(len(records))], refused
+        together = sum(report is not None and report.code() in REFUSED for report in reports.values()) > 1
+        return [outcomes.get(n) or _reported(reports.get(n, lost), reason, together) for n in range(len(records))]
 
     def end(self) -> None:
         """Throw away what is left, and end the producer in another thread, because it waits for its own threads."""
@@ -161,12 +159,15 @@ class Session:
         return Outcome.outage("timeout", "no delivery report in time")
 
 
-def _reported(report: KafkaError | None, reason: Outcome) -> Outcome:
-    """What a delivery report means; `reason` is why we have thrown the message away, if we have."""
+def _reported(report: KafkaError | None, reason: Outcome, together: bool) -> Outcome:
+    """What a delivery report means; `reason` is why we have thrown the message away, if we have. `together`: several
+    messages were refused, perhaps because of one of them."""
     if report is None:
         return Outcome.sent()
     if report.code() in LOST:
         return replace(reason, error=f"{reason.error}; it may have been taken")
+    if together and report.code() in REFUSED:
+        return Outcome.unforeseen(report.str(), together=True)
     return _outcome(report)
 
 

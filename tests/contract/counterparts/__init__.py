@@ -1,6 +1,7 @@
-"""The servers at the other end: one file for each kind of destination, one class `Counterpart` in it.
+"""The servers at the other end: one file for each kind of destination.
 
-`test_every_publisher.py` runs its whole suite against each class that it finds here. A new publisher adds a file.
+`test_every_publisher.py` runs its whole suite against the class `Counterpart` of each file, or against its `KINDS`. A
+new publisher adds a file.
 """
 
 from __future__ import annotations
@@ -132,4 +133,5 @@ class Counterpart(ABC):
 def every() -> list[type[Counterpart]]:
     """All that there are, by name."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    return sorted((module.Counterpart for module in modules), key=lambda kind: kind.name)
+    kinds = [kind for module in modules for kind in getattr(module, "KINDS", None) or (module.Counterpart,)]
+    return sorted(kinds, key=lambda kind: kind.name)

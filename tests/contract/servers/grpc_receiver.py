@@ -4,7 +4,7 @@
 
 It takes any bearer token but `wrong`; what came with a token is told to whoever asks with the same. An event type
 `answer.<STATUS>` is answered with that status for itself alone, `abort.<STATUS>` ends the whole call with it,
-`silent` is passed over, `raise` is an exception, and `long` is answered with a text without end.
+`silent` is passed over, and `raise` is an exception.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ class Receiver:
             if kind == "answer":
                 code = StatusCode[status].value[0]
                 response.results.add(id=event.id, code=code, message=f"{status} for one", retry_after=7.5)
-            elif kind == "long":
-                response.results.add(id=event.id, code=StatusCode.INTERNAL.value[0], message="a://" + "." * 200_000)
             elif kind != "silent":
                 headers = request.headers[event.id].values if event.id in request.headers else {}
                 self.boxes[token].append({

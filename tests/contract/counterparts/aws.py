@@ -1,4 +1,4 @@
-"""Amazon's services as moto answers for them: a server of our own, on this machine.
+"""Amazon SQS and SNS as moto answers for them: a server of our own, on this machine.
 
 No test may reach the real ones. Whatever talks to it is given its address and credentials that mean nothing elsewhere,
 and for as long as there are tests of it, the environment says nothing of AWS (see `conftest.py`).
@@ -64,7 +64,7 @@ class MotoCounterpart(ChildCounterpart):
 
     def __init__(self) -> None:
         super().__init__()
-        self._port = free_port()
+        self.port = free_port()
         self._arrived: dict[str, list[dict[str, Any]]] = {}
         self._clients: dict[str, Any] = {}
 
@@ -75,10 +75,10 @@ class MotoCounterpart(ChildCounterpart):
 
     @property
     def address(self) -> str:
-        return f"http://{LOOPBACK}:{self._port}"
+        return f"http://{LOOPBACK}:{self.port}"
 
     def launch(self) -> Child:
-        argv = [sys.executable, "-c", SERVER, "-H", LOOPBACK, "-p", str(self._port)]
+        argv = [sys.executable, "-c", SERVER, "-H", LOOPBACK, "-p", str(self.port)]
         return Child.start("moto", argv, log=self.directory / "moto.log", cwd=self.directory)
 
     def answers(self) -> bool:
@@ -106,17 +106,17 @@ class MotoCounterpart(ChildCounterpart):
     def url(self, place: str) -> str:
         self._require_credentials(False)
         self.make(place)
-        return self._url(self._port, place)
+        return self._url(self.port, place)
 
     def url_at(self, port: int) -> str:
         return self._url(port, self.place)
 
     def unroutable_url(self, place: str) -> str:
-        return self._url(self._port, f"no-{place}")
+        return self._url(self.port, f"no-{place}")
 
     def wrong_password_url(self, place: str) -> str:
         self._require_credentials(True)
-        return self._url(self._port, place).replace("test:test@", "test:wrong@")
+        return self._url(self.port, place).replace("test:test@", "test:wrong@")
 
     def queue(self, place: str) -> str:
         """The name of the queue that holds what arrived."""
@@ -164,3 +164,50 @@ def _received(message: dict[str, Any]) -> Received:
         json.loads(found.get("headers", "{}")),
         found.get("content_type"),
     )
+
+
+class Sqs(MotoCounterpart):
+    """A standard queue."""
+
+    name: ClassVar[str] = "sqs"
+    service: ClassVar[str] = "sqs"
+    largest: ClassVar[int | None] = 1_048_576
+    attributes: ClassVar[dict[str, str]] = {}
+
+    def make(self, place: str) -> None:
+        self.client("sqs").create_queue(QueueName=self.queue(place), Attributes=self.attributes)
+
+
+class SqsFifo(Sqs):
+    """A queue that keeps order: what holds for it holds for a standard one."""
+
+    name: ClassVar[str] = "sqs-fifo"
+    suffix: ClassVar[str] = ".fifo"
+    attributes: ClassVar[dict[str, str]] = {"FifoQueue": "true"}
+
+
+class Sns(Sqs):
+    """A standard topic, with a queue that subscribes to it."""
+
+    name: ClassVar[str] = "sns"
+    service: ClassVar[str] = "sns"
+    topic: ClassVar[dict[str, str]] = {}
+    keeps_order: ClassVar[bool] = False
+    largest: ClassVar[int | None] = 262_144
+
+    def make(self, place: str) -> None:
+        super().make(place)
+        topic = self.client("sns").create_topic(Name=place + self.suffix, Attributes=self.topic)["TopicArn"]
+        queue = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self.queue(place)}"
+        raw = {"RawMessageDelivery": "true"}
+        self.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue, Attributes=raw)
+
+
+class SnsFifo(Sns):
+    suffix: ClassVar[str] = ".fifo"
+    attributes: ClassVar[dict[str, str]] = {"FifoQueue": "true"}
+    topic: ClassVar[dict[str, str]] = {"FifoTopic": "true"}
+
+
+KINDS = (SqsFifo, Sns)
+"""Those that test_every_publisher.py tries."""
