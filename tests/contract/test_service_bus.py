@@ -1,15 +1,16 @@
-"""What only Azure Service Bus has: properties, sizes, sessions and partitions, credentials and TLS."""
+"""What only Azure Service Bus has: properties, sizes, sessions and partitions, credentials, and how links end."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import socket
 import sys
+import threading
 import time
 from contextlib import closing
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote
@@ -17,102 +18,92 @@ from urllib.parse import quote
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
-from outbox_tasks.destinations import load
+from outbox_tasks.destinations.service_bus import publisher as service_bus
 from outbox_tasks.destinations.service_bus import url as service_bus_url
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
-from tests.contract.counterparts.azure_service_bus import Counterpart
-from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
-from tests.contract.servers import amqp
-from tests.contract.servers.service_bus import LARGEST
-from tests.contract.servers.shared_access import KEY, TOKEN
-from tests.contract.service_bus import brief, publish, sizes
+from tests.conftest import eventually
+from tests.contract.counterparts.azure_service_bus import LOGIN, Counterpart, application
+from tests.contract.messages import SENT, brief, loaded, message, numbers, published, sent_by, within
+from tests.contract.servers.service_bus import KEY, LARGEST, TOKEN, text
 
-ROOT = Path(__file__).parents[2]
+OK = (Result.SENT, None)
+
+
+def sizes(target: Counterpart) -> list[int]:
+    """How many messages came with each delivery."""
+    return [len(delivery) for delivery in target.deliveries()]
 
 
 class TestTheWire:
     def test_the_sections_of_a_message(self, target: Counterpart) -> None:
-        sent = message(key="k", headers={"tenant": "t1"})
-        assert publish(target, sent) == [SENT]
-        [sections] = target.raw()
-        assert sections[amqp.DATA] == sent.payload
-        properties = sections[amqp.PROPERTIES]
-        assert (properties[0], properties[3], properties[6]) == (sent.id, "order.created", "application/json")
-        assert sections[amqp.APPLICATION] == {
+        """A header does not pass for an attribute."""
+        forged = {"cloudEvents_type": "forged", "cloudEvents:type": "forged", "CLOUDEVENTS_ID": "forged"}
+        sent = message(key="k", headers={"tenant": "t1", **forged})
+        assert published(target, sent) == [SENT]
+        [arrived] = target.raw()
+        properties: Any = arrived.properties
+        standing = (text(properties.message_id), text(properties.subject), text(properties.content_type))
+        assert (arrived.data, standing) == ([sent.payload], (sent.id, "order.created", "application/json"))
+        assert application(arrived) == {
             "cloudEvents_id": sent.id, "cloudEvents_type": "order.created", "cloudEvents_source": "/shop",
             "cloudEvents_time": "2030-01-02T03:04:05.000678+00:00", "cloudEvents_specversion": "1.0",
             "cloudEvents_partitionkey": "k", "tenant": "t1",
         }  # fmt: skip
-        assert sections[amqp.ANNOTATIONS] == {"x-opt-partition-key": "k"}
+        assert arrived.message_annotations == {b"x-opt-partition-key": b"k"}
 
     def test_a_batch_is_one_delivery_in_order(self, target: Counterpart) -> None:
-        assert publish(target, *(message(n, key=f"k{n}") for n in range(100))) == [SENT] * 100
+        assert published(target, *(message(n, key=f"k{n}") for n in range(100))) == [SENT] * 100
         assert sizes(target) == [100]
         assert numbers(target) == list(range(100))
 
-    @pytest.mark.parametrize("name", ["cloudEvents_type", "cloudEvents:type", "CLOUDEVENTS_ID"])
-    def test_a_header_does_not_pass_for_an_attribute(self, target: Counterpart, name: str) -> None:
-        assert publish(target, message(headers={name: "forged", "other": "kept"})) == [SENT]
-        [sections] = target.raw()
-        assert "forged" not in sections[amqp.APPLICATION].values()
-        assert sections[amqp.APPLICATION]["other"] == "kept"
-
-    @pytest.mark.parametrize("field", ["headers", "key", "content_type"])
-    def test_a_text_that_is_not_unicode_is_dead(self, target: Counterpart, field: str) -> None:
-        wrong: Any = {"a": "\ud800"} if field == "headers" else "\ud800"
-        outcomes = publish(target, message(0), message(1, **{field: wrong}), message(2))
-        assert brief(outcomes) == [(Result.SENT, None), (Result.DEAD, "not_unicode"), (Result.SENT, None)]
+    @pytest.mark.parametrize("wrong", [{"headers": {"a": "\ud800"}}, {"key": "\ud800"}, {"content_type": "\ud800"}])
+    def test_a_text_that_is_not_unicode_is_dead(self, target: Counterpart, wrong: dict[str, Any]) -> None:
+        outcomes = published(target, message(0), message(1, **wrong), message(2))
+        assert brief(outcomes) == [OK, (Result.DEAD, "not_unicode"), OK]
 
 
 class TestSizes:
     def test_batches_are_no_larger_than_a_message_may_be(self, target: Counterpart) -> None:
         payload = json.dumps({"n": 0, "text": "x" * 100_000}).encode()
-        assert publish(target, *(message(n, payload=payload) for n in range(5))) == [SENT] * 5
+        assert published(target, *(message(n, payload=payload) for n in range(5))) == [SENT] * 5
         assert sizes(target) == [2, 2, 1]
 
     def test_one_that_just_fits_is_sent_alone_and_one_byte_more_is_dead(self, target: Counterpart) -> None:
-        publish(target, message(0, payload=b"x" * 1000))
+        published(target, message(0, payload=b"x" * 1000))
         [[sent]] = target.deliveries()
         room = LARGEST - len(sent) + 1000
         fits, large = (message(n, payload=b"x" * size) for n, size in ((1, room), (2, room + 1)))
-        outcomes = publish(target, message(3), fits, large, message(4))
-        assert brief(outcomes) == [(Result.SENT, None)] * 2 + [(Result.DEAD, "too_large"), (Result.SENT, None)]
+        outcomes = published(target, message(3), fits, large, message(4))
+        assert brief(outcomes) == [OK, OK, (Result.DEAD, "too_large"), OK]
         assert outcomes[2].error == f"{LARGEST + 1} bytes; the queue or topic takes {LARGEST}"
         assert sizes(target) == [1, 1, 1, 1]
 
 
 class TestSessionsAndPartitions:
-    @pytest.fixture(autouse=True)
-    def fresh(self, target: Counterpart) -> None:
-        self.plain = target.place
-
-    def session(self, target: Counterpart) -> list[str | None]:
-        return [[*sections[amqp.PROPERTIES], *[None] * 13][10] for sections in target.raw()]
-
     def test_the_key_is_the_session(self, target: Counterpart) -> None:
-        target.place = f"sessions-{self.plain}"
+        target.place = f"sessions-{target.place}"
         long = "ü" * 129
         sent = [message(0, key="a"), message(1, key="b"), message(2), message(3, key=long)]
-        assert publish(target, *sent, options="&sessions=true") == [SENT] * 4
-        assert self.session(target) == ["a", "b", sent[2].id, hashlib.sha256(long.encode()).hexdigest()]
-        assert all(amqp.ANNOTATIONS not in sections for sections in target.raw())
+        assert published(target, *sent, options="&sessions=true") == [SENT] * 4
+        groups = ["a", "b", sent[2].id, hashlib.sha256(long.encode()).hexdigest()]
+        assert [text(arrived.properties.group_id) for arrived in target.raw()] == groups  # type: ignore[union-attr]
+        assert not any(arrived.message_annotations for arrived in target.raw())
         assert sizes(target) == [4]
 
     def test_a_queue_that_needs_sessions_says_so(self, target: Counterpart) -> None:
         """Somebody may mend the URL: nothing is dead for it."""
-        target.place = f"sessions-{self.plain}"
-        outcomes = publish(target, message(0, key="a"), message(1))
+        target.place = f"sessions-{target.place}"
+        outcomes = published(target, message(0, key="a"), message(1))
         assert brief(outcomes) == [(Result.OUTAGE, "needs_sessions")] * 2
 
     def test_a_batch_of_several_keys_is_divided_where_there_are_partitions(self, target: Counterpart) -> None:
-        target.place = f"partitioned-{self.plain}"
+        target.place = f"partitioned-{target.place}"
         batch = [message(n, key=f"k{n}" if n < 3 else None) for n in range(6)]
         with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish(batch) == [SENT] * 6
-            assert sizes(target) == [1] * 6
             assert publisher.publish(batch) == [SENT] * 6
-        assert sizes(target)[6:] == [1, 1, 1, 3]
+        assert sizes(target) == [*[1] * 6, 1, 1, 1, 3]
 
     def test_a_passing_failure_of_a_batch_tells_nothing_of_partitions(self, target: Counterpart) -> None:
         bad = message(0, key="a", event_type="once amqp:internal-error")
@@ -131,48 +122,36 @@ class TestCredentials:
         monkeypatch.setitem(sys.modules, "azure.identity", made)
         return made
 
-    @staticmethod
-    def credential(token: str | Exception) -> type[Any]:
+    def test_are_those_of_azure_identity_without_a_key(self, target: Counterpart, identity: Any) -> None:
+        tokens: list[Any] = [ClientAuthenticationError("no credential was found"), "another.token", TOKEN]
+        tokens[0].status_code = 400  # as Microsoft Entra answers to a wrong secret
+
         class DefaultAzureCredential:
             def get_token(self, *_: str, **__: Any) -> Any:
-                if isinstance(token, Exception):
+                if isinstance(token := tokens[0], Exception):
                     raise token
                 return type("AccessToken", (), {"token": token, "expires_on": int(time.time()) + 3600})
 
             def close(self) -> None:
                 """Nothing is open."""
 
-        return DefaultAzureCredential
-
-    def without_login(self, target: Counterpart) -> str:
-        return target.url(target.place).replace(target.url("").partition("://")[2].partition("@")[0] + "@", "")
-
-    def test_are_those_of_azure_identity_without_a_key(self, target: Counterpart, identity: Any) -> None:
-        identity.DefaultAzureCredential = self.credential(TOKEN)
-        with closing(loaded(self.without_login(target))) as publisher:
+        identity.DefaultAzureCredential = DefaultAzureCredential
+        with closing(loaded(target.url(target.place).replace(f"{LOGIN}@", ""), send_timeout=10)) as publisher:
+            for _ in range(2):
+                outcomes = sent_by(publisher, message(0), message(1))
+                assert brief(outcomes) == [(Result.OUTAGE, "unauthorized")] * 2
+                assert "another" not in str(outcomes[0].error)
+                del tokens[0]
             assert publisher.publish([message()]) == [SENT]
-
-    @pytest.mark.parametrize("token", ["another.token", ClientAuthenticationError("no credential was found")])
-    def test_that_are_refused_or_not_found_are_an_outage(
-        self, target: Counterpart, identity: Any, token: str | Exception
-    ) -> None:
-        if isinstance(token, ClientAuthenticationError):
-            token.status_code = 400  # as Microsoft Entra answers to a wrong secret
-        identity.DefaultAzureCredential = self.credential(token)
-        with closing(loaded(self.without_login(target), send_timeout=10)) as publisher:
-            outcomes = sent_by(publisher, message(0), message(1))
-        assert brief(outcomes) == [(Result.OUTAGE, "unauthorized")] * 2
-        assert "another" not in str(outcomes[0].error)
 
     def test_need_azure_identity_if_there_is_no_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(service_bus_url, "find_spec", lambda _: None)
         with pytest.raises(ConfigurationError, match="pip install azure-identity"):
-            load(*configured("azureservicebus://shop.servicebus.windows.net/orders"))
+            loaded("azureservicebus://shop.servicebus.windows.net/orders")
 
     def test_are_in_no_log(self, target: Counterpart, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.DEBUG):
-            publish(target, message(0), message(1, event_type="close"))
-            publish(target, message(0, event_type="reject amqp:internal-error"))
+            published(target, message(0), message(1, event_type="close"))
             with closing(loaded(target.wrong_password_url(target.place))) as publisher:
                 publisher.publish([message()])
         assert caplog.records
@@ -192,3 +171,99 @@ class TestTls:
         with closing(loaded(target.emulator_url(target.place))) as publisher:
             assert publisher.publish([message(0), message(1)]) == [SENT] * 2
         assert numbers(target) == [0, 1]
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("condition", "expected"),
+        [
+            ("com.microsoft:argument-error", (Result.DEAD, "refused")),
+            ("amqp:link:message-size-exceeded", (Result.DEAD, "too_large")),
+            ("amqp:internal-error", (Result.RETRY, "internal_error")),
+            ("com.microsoft:something-new", (Result.RETRY, "something_new")),
+        ],
+    )
+    def test_of_one_message_harms_only_that_one(self, target: Counterpart, condition: str, expected: Any) -> None:
+        bad = message(1, event_type=f"reject {condition}")
+        assert brief(published(target, message(0), bad, message(2))) == [OK, expected, OK]
+        assert numbers(target) == [0, 2]
+
+    @pytest.mark.parametrize(
+        ("condition", "expected"),
+        [
+            ("amqp:resource-limit-exceeded", (Result.OUTAGE, "full")),
+            ("com.microsoft:entity-disabled", (Result.OUTAGE, "disabled")),
+            ("com.microsoft:auth-failed", (Result.OUTAGE, "unauthorized")),
+            ("com.microsoft:timeout", (Result.OUTAGE, "timeout")),
+            ("com.microsoft:server-busy", (Result.RETRY, "throttled")),
+        ],
+    )
+    def test_because_of_the_place_holds_for_all(self, target: Counterpart, condition: str, expected: Any) -> None:
+        outcomes = published(target, message(0), message(1, event_type=f"reject {condition}"), message(2))
+        assert brief(outcomes) == [expected] * 3
+        assert numbers(target) == []
+        assert outcomes[0].retry_after == (10 if expected[1] == "throttled" else None)
+
+    @pytest.mark.parametrize(
+        ("prefix", "code"),
+        [
+            ("missing", "unroutable"),
+            ("status-403", "unauthorized"),
+            ("status-404", "unroutable"),
+            ("status-500", "unavailable"),
+        ],
+    )
+    def test_a_place_that_can_not_be_sent_to_is_an_outage(self, target: Counterpart, prefix: str, code: str) -> None:
+        target.place = f"{prefix}-{target.place}"
+        assert brief(published(target, message(0), message(1))) == [(Result.OUTAGE, code)] * 2
+
+
+class TestTheLink:
+    @pytest.mark.parametrize("how", ["detach", "close"])
+    def test_that_ends_for_one_message_harms_only_that_one(self, target: Counterpart, how: str) -> None:
+        """Nobody knows what of the batch was taken, so it is not sent again at once. Alone it costs an attempt, so that
+        what always ends the link does not last for ever."""
+        messages = [message(0), message(1, event_type=how), message(2)]
+        with closing(loaded(target.url(target.place))) as publisher:
+            assert brief(publisher.publish(messages)) == [(Result.RETRY, "failed_together")] * 3
+            alone = [outcome for one in messages for outcome in publisher.publish([one])]
+        assert brief(alone) == [OK, (Result.RETRY, "detached"), OK]
+
+    def test_that_ends_again_and_again_is_an_outage(self, target: Counterpart) -> None:
+        large = b"x" * 150_000  # each goes alone
+        with closing(loaded(target.url(target.place))) as publisher:
+            outcomes = publisher.publish([message(n, payload=large, event_type="close") for n in range(4)])
+            assert brief(outcomes) == [(Result.RETRY, "detached")] * 2 + [(Result.OUTAGE, "connection")] * 2
+            kinds = ["close", "fine", "close", "fine"]
+            now_and_then = publisher.publish([message(n, payload=large, event_type=k) for n, k in enumerate(kinds)])
+        assert brief(now_and_then) == [(Result.RETRY, "detached"), OK] * 2
+
+    def test_that_the_service_has_dropped_is_made_again(
+        self, target: Counterpart, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with closing(loaded(target.url(target.place))) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+            target.asked(drop=target.place)
+            [outcome] = publisher.publish([message(1)])
+            assert outcome.result is not Result.OUTAGE
+            eventually(lambda: publisher.publish([message(1)]) == [SENT])
+            target.asked(drop=target.place)
+            monkeypatch.setattr(service_bus, "IDLE_SECONDS", 0)  # then it is replaced before it is used
+            assert publisher.publish([message(2)]) == [SENT]
+
+    def test_no_answer_is_an_outage_in_time_for_what_was_sent(self, target: Counterpart) -> None:
+        with within(1.5):
+            outcomes = published(target, message(0, event_type="silent"), message(1), send_timeout=1.5)
+        assert brief(outcomes) == [(Result.OUTAGE, "timeout")] * 2
+        payload = b"x" * 150_000  # each goes alone
+        messages = [message(n, payload=payload, event_type="silent" if n == 1 else "fine") for n in range(3)]
+        assert brief(published(target, *messages, send_timeout=4)) == [
+            OK, (Result.OUTAGE, "timeout"), (Result.BEHIND, None),
+        ]  # fmt: skip
+
+    def test_no_thread_waits_for_ever(self, target: Counterpart) -> None:
+        """The client would, for a server that takes the connection and never answers."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            with closing(loaded(target.url_at(silent.getsockname()[1]), send_timeout=1)) as publisher:
+                assert brief(sent_by(publisher, message())) == [(Result.OUTAGE, "timeout")]
+            eventually(lambda: not [each for each in threading.enumerate() if "outbox send" in each.name])

@@ -293,11 +293,11 @@ FAULTS = [
         f"{D}/service_bus/publisher.py",
         '        self.cut = self.cut + 1 if outcome.code == "detached" else 0\n',
         '        self.cut = self.cut + 1 if outcome.code == "detached" else self.cut\n',
-        f"{T}/test_service_bus_errors.py",
+        f"{T}/test_service_bus.py::TestTheLink",
         "two closed links in a batch are an outage, though others between them were sent",
     ),
     Fault(
-        f"{D}/service_bus/message.py",
+        f"{D}/service_bus/publisher.py",
         "        session_id=group if sessions else None,\n",
         "        session_id=None,\n",
         f"{T}/test_service_bus.py::TestSessionsAndPartitions",

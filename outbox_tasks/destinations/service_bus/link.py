@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 import certifi
 from azure.servicebus import (
@@ -39,50 +36,20 @@ class Entry(NamedTuple):
 
 
 class Link:
-    """A client with one sender, for one thread at a time. It can't be used again after `give_up`."""
+    """A client with one sender, for one thread at a time."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.used = time.monotonic()
+        self.given_up = False
+        """Whether nobody waits for it any more: then nothing more is sent, and its thread closes it."""
         self._address, self._timeout = address, timeout
         self._sender: ServiceBusSender | None = None
         self._opened = ExitStack()
-        self._sockets: WeakSet[ssl.SSLSocket] = WeakSet()
-        self._given_up = False
-        self._running: threading.Thread | None = None
-
-    def run(self, work: Callable[[], None], deadline: float) -> bool:
-        """Do the work in a thread. Returns whether it was done in time. No option limits how long the client looks for
-        a name or for credentials, or, without TLS, waits for a server's first answer."""
-
-        def run() -> None:
-            try:
-                work()
-            finally:
-                self._running = None
-                if self._given_up:
-                    self.close()
-
-        self._running = thread = threading.Thread(target=run, name="Azure Service Bus", daemon=True)
-        thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()))
-        self.used = time.monotonic()
-        return not thread.is_alive()
-
-    def give_up(self) -> None:
-        """Close it without waiting: its own thread closes it, or a new one."""
-        self._given_up = True
-        for opened in list(self._sockets):
-            with suppress(OSError):
-                socket.socket.shutdown(opened, socket.SHUT_RDWR)
-        if self._running is None:
-            threading.Thread(target=self.close, name="end of Azure Service Bus", daemon=True).start()
 
     def close(self) -> None:
         """Close the connection."""
         with suppress(Exception):  # it may be half open, and broken in any way
             self._opened.close()
-        for opened in list(self._sockets):  # if the other side has closed one, the client leaves it open
-            opened.close()
         self._sender = None
 
     def open(self) -> ServiceBusSender:
@@ -126,18 +93,14 @@ class Link:
 
     def send(self, what: ServiceBusMessage | ServiceBusMessageBatch, deadline: float) -> None:
         """Send, and wait until it is accepted. Raises what the client raises."""
-        remaining = deadline - time.monotonic()
-        if self._given_up or remaining <= 0:
+        if self.given_up:
             raise TimeoutError("there was no time left to send it")
-        self.open().send_messages(what, timeout=remaining)
+        self.open().send_messages(what, timeout=max(0.001, deadline - time.monotonic()))
         self.used = time.monotonic()
 
     def _client(self, opening: ExitStack) -> ServiceBusClient:
         address = self._address
-        options: dict[str, Any] = {
-            "retry_total": 0,
-            "try_timeout": self._timeout,
-        }  # the relay decides about retries
+        options: dict[str, Any] = {"retry_total": 0, "try_timeout": self._timeout}  # the relay decides about retries
         if address.emulator:
             return ServiceBusClient.from_connection_string(address.connection_string, **options)
         options["ssl_context"] = self._tls()
@@ -149,13 +112,13 @@ class Link:
         return ServiceBusClient(address.host, credential, **options)
 
     def _tls(self) -> ssl.SSLContext:
-        sockets = self._sockets
+        timeout = self._timeout
 
         class Socket(ssl.SSLSocket):
-            """A socket that `give_up` can shut down during the handshake. The client would wait there for ever."""
+            """A socket with a time limit for the handshake, for which the client would wait for ever."""
 
             def do_handshake(self, block: bool = False) -> None:
-                sockets.add(self)
+                self.settimeout(timeout)
                 super().do_handshake(block)
 
         ca_file = self._address.ca_file or certifi.where()

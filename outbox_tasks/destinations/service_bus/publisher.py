@@ -5,27 +5,33 @@ CloudEvents' AMQP binding, binary mode. The message id is the message's, by whic
 
 from __future__ import annotations
 
+import hashlib
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
+from outbox_tasks.destinations.common.in_time import in_time
 from outbox_tasks.destinations.service_bus.answers import SESSIONS, TRANSIENT, is_for_all, outcome_of
 from outbox_tasks.destinations.service_bus.link import Entry, Link
-from outbox_tasks.destinations.service_bus.message import outgoing
 from outbox_tasks.destinations.service_bus.url import address_of
+from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.wire.cloudevents import encoded
+from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 IDLE_SECONDS = 120.0
 """After so long an idle connection is replaced: the service closes such connections, and the client does not notice."""
-LATE = Outcome.outage("timeout", "no answer in time")
-UNSENT = Outcome.retry("timeout", "there was no time left to send it")
+LATE = Outcome.outage("timeout", "no answer in time; it may have been taken")
+PREFIX = "cloudEvents_"
+"""The binding also allows a colon at its end. But only this form works unquoted in JMS and in filters of
+subscriptions."""
 
 
 @dataclass
@@ -36,24 +42,29 @@ class Round:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     ended: Outcome | None = None
     """Why there is no point in sending more."""
-    answered: bool = False
     cut: int = 0
     """How many sends in a row ended with a closed link."""
 
     @property
+    def rest(self) -> Outcome:
+        """The outcome of what was not reached. If others were sent in time, the time was only too short."""
+        return self.ended or (Outcome.behind() if Outcome.sent() in self.outcomes.values() else LATE)
+
+    @property
     def lost(self) -> bool:
         """Whether nobody knows what state the connection is in."""
-        ended = (*self.outcomes.values(), *([self.ended] if self.ended else []))
-        return any(outcome.result is Result.OUTAGE or outcome.code == "timeout" for outcome in ended)
+        ended = (*self.outcomes.values(), *([self.ended] if self.ended else ()))
+        return any(outcome.result is Result.OUTAGE for outcome in ended)
 
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         self.outcomes[entry.nth] = outcome
-        self.answered |= outcome.result in (Result.SENT, Result.DEAD)
-        if is_for_all(outcome):
-            self.ended = outcome
         self.cut = self.cut + 1 if outcome.code == "detached" else 0
         if self.cut > 1:  # a single one may have been the message's fault
             self.ended = Outcome.outage("connection", outcome.error or "")
+        elif outcome.code == "timeout":
+            self.ended = self.rest
+        elif is_for_all(outcome):
+            self.ended = outcome
 
 
 class ServiceBusPublisher:
@@ -85,23 +96,27 @@ class ServiceBusPublisher:
             link.close()
 
     def _run(self, entries: Sequence[Entry], sending: Round) -> dict[int, Outcome]:
+        """Send in a thread. No option limits how long the client looks for a name or for credentials, or, without TLS,
+        waits for a server's first answer."""
         link = self._connected()
-        over = False
+        late = True
         try:
-            over = link.run(partial(self._send_all, link, entries, sending), sending.deadline)
-        finally:  # a time limit may strike here, and nothing may be sent afterwards
-            ended = sending.ended or (UNSENT if sending.answered else LATE)
-            outcomes = dict.fromkeys((entry.nth for entry in entries), ended) | sending.outcomes
-            if not over or sending.lost:
+            in_time(partial(self._send_all, link, entries, sending), sending.deadline)
+            late = False
+        except TimeoutError:
+            pass
+        finally:  # another time limit may strike here, and nothing may be sent afterwards
+            outcomes = dict.fromkeys((entry.nth for entry in entries), sending.rest) | sending.outcomes
+            if late or link.given_up:
+                link.given_up = True
                 self._link.take()
-                link.give_up()
         return outcomes
 
     def _connected(self) -> Link:
         link = self._link.get()
         if time.monotonic() - link.used > IDLE_SECONDS:
             self._link.take()
-            link.give_up()  # does not wait for the other side
+            threading.Thread(target=link.close, name="end of Azure Service Bus", daemon=True).start()
         return self._link.get()
 
     def _send_all(self, link: Link, entries: Sequence[Entry], sending: Round) -> None:
@@ -109,16 +124,18 @@ class ServiceBusPublisher:
             link.open()
         except Exception as error:
             outcome = outcome_of(error)
-            if outcome.result is Result.DEAD:  # it concerns the queue or topic, not a message
-                outcome = Outcome.outage("unroutable", outcome.error or "")
-            sending.ended = outcome
-            return
+            dead = outcome.result is Result.DEAD  # it concerns the queue or topic, not a message
+            sending.ended = Outcome.outage("unroutable", outcome.error or "") if dead else outcome
         try:
             for group in self._together(entries):
-                for members, batch in link.fitting(group):
+                for members, batch in link.fitting(group) if sending.ended is None else ():
                     self._send(link, members, batch, sending)
         except Exception as error:
             sending.ended = outcome_of(error)
+        finally:
+            link.given_up |= sending.lost
+            if link.given_up:
+                link.close()
 
     def _together(self, entries: Sequence[Entry]) -> list[Sequence[Entry]]:
         """What may be in one batch."""
@@ -138,7 +155,7 @@ class ServiceBusPublisher:
         if batch is None or len(members) == 1:
             self._send_each(link, members, sending)
             return
-        outcome = self._sent(link, batch, sending)
+        outcome = self._sent(link, batch, members, sending)
         if outcome.result is Result.SENT or is_for_all(outcome):
             for entry in members:
                 sending.settle(entry, outcome)
@@ -148,6 +165,8 @@ class ServiceBusPublisher:
             for entry in members:
                 sending.settle(entry, together)
             return
+        for entry in members:
+            del sending.outcomes[entry.nth]
         self._send_each(link, members, sending)
         taken = all(sending.outcomes.get(entry.nth) == Outcome.sent() for entry in members)
         if taken and outcome.code not in TRANSIENT and len({entry.partition for entry in members}) > 1:
@@ -157,15 +176,43 @@ class ServiceBusPublisher:
         for entry in members:
             if sending.ended is not None:
                 return
-            outcome = self._sent(link, entry.message, sending)
+            outcome = self._sent(link, entry.message, [entry], sending)
             if outcome.code == "not_allowed" and not self._address.sessions and SESSIONS.search(outcome.error or ""):
                 outcome = Outcome.outage("needs_sessions", outcome.error or "")
             sending.settle(entry, outcome)
 
-    def _sent(self, link: Link, what: ServiceBusMessage | ServiceBusMessageBatch, sending: Round) -> Outcome:
+    def _sent(
+        self, link: Link, what: ServiceBusMessage | ServiceBusMessageBatch, members: Sequence[Entry], sending: Round
+    ) -> Outcome:
+        sending.outcomes.update((entry.nth, LATE) for entry in members)  # stays, if the time is up during the send
         try:
             link.send(what, sending.deadline)
         except Exception as error:
-            outcome = outcome_of(error)
-            return UNSENT if sending.answered and outcome.code == "timeout" else outcome
+            return outcome_of(error)
         return Outcome.sent()
+
+
+def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> ServiceBusMessage:
+    """The message as it is sent. Raises `PermanentError`."""
+    try:
+        own = own_headers(message)
+        # Readers take both prefixes: a header of the message's own must not pass for ours.
+        texts = {name: value for name, value in own.items() if not name.lower().startswith("cloudevents")}
+        texts |= {f"{PREFIX}{name}": value for name, value in attributes(message, source).items()}
+        "".join((*texts, *texts.values(), message.content_type, message.event_type)).encode()
+    except UnicodeEncodeError as error:  # found here, it fails this message; found at the send, it would fail the batch
+        raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
+    group = message.id if message.key is None else message.key
+    if not 0 < len(group) <= 128:  # characters of a session's or a partition's name
+        group = hashlib.sha256(group.encode()).hexdigest()
+    texts[f"{PREFIX}specversion"] = "1.0"
+    properties: Any = texts  # the client declares a narrower type
+    return ServiceBusMessage(
+        message.payload,
+        application_properties=properties,
+        content_type=message.content_type,
+        subject=message.event_type,
+        message_id=message.id,
+        session_id=group if sessions else None,
+        partition_key=group if not sessions and message.key is not None else None,
+    )

@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from azure.servicebus._pyamqp._decode import decode_payload
+from azure.servicebus._pyamqp.message import Message
 from cloudevents.core.bindings.amqp import AMQPMessage, from_binary_event
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
@@ -20,8 +22,8 @@ from outbox_tasks.model import LeasedMessage
 from tests.certificates import self_signed
 from tests.contract.counterparts import Received
 from tests.contract.own_server import ChildCounterpart
-from tests.contract.servers import amqp, service_bus
-from tests.contract.servers.shared_access import KEY, POLICY
+from tests.contract.servers import service_bus
+from tests.contract.servers.service_bus import KEY, POLICY, text
 
 ROOT = Path(__file__).parents[3]
 LOGIN = f"{POLICY}:{quote(KEY, safe='')}"
@@ -47,8 +49,8 @@ class Counterpart(ChildCounterpart):
 
     def launch(self) -> Child:
         ports = map(str, (self.port, self.plain_port, self.control_port))
-        pems = [str(self.files / "certificate.pem")] * 2  # the key is in the same file
-        return Child.start("Service Bus", [sys.executable, "-m", service_bus.__name__, *ports, *pems], cwd=ROOT)
+        argv = [sys.executable, "-m", service_bus.__name__, *ports, str(self.files / "certificate.pem")]
+        return Child.start("Service Bus", argv, cwd=ROOT)
 
     def end(self) -> None:
         super().end()
@@ -90,31 +92,31 @@ class Counterpart(ChildCounterpart):
         """What the test's place was sent: the messages of each delivery."""
         return [[base64.b64decode(message) for message in delivery] for delivery in self.asked(told=self.place)]
 
-    def raw(self) -> list[dict[int, Any]]:
-        """The sections of each message, by their numbers."""
-        return [
-            {section.code: section.value for section in amqp.sections(message)}
-            for delivery in self.deliveries()
-            for message in delivery
-        ]
+    def raw(self) -> list[Message]:
+        """The messages."""
+        return [decode_payload(memoryview(message)) for delivery in self.deliveries() for message in delivery]
 
     def received(self) -> list[Received]:
-        return [_received(sections) for sections in self.raw()]
+        return [_received(message) for message in self.raw()]
 
 
-def _received(sections: dict[int, Any]) -> Received:
-    properties = dict(sections[amqp.APPLICATION])
-    payload = sections.get(amqp.DATA, b"")
+def application(message: Message) -> dict[str, Any]:
+    """The application properties."""
+    return {text(name): text(value) for name, value in (message.application_properties or {}).items()}
+
+
+def _received(message: Message) -> Received:
+    properties, payload = application(message), b"".join(message.data or ())
     # The SDK reads the attributes; the payload is compared byte by byte, so it is not to be parsed.
     event = from_binary_event(AMQPMessage({"content-type": "application/octet-stream"}, properties, payload))
     attributes = event.get_attributes()
     assert attributes.pop("specversion") == "1.0"
     attributes.pop("datacontenttype")
-    standing = [*sections[amqp.PROPERTIES], *[None] * 13]
-    assert (standing[0], standing[3]) == (attributes["id"], attributes["type"])
+    standing: Any = message.properties
+    assert (text(standing.message_id), text(standing.subject)) == (attributes["id"], attributes["type"])
     return Received(
         {name: value.isoformat() if name == "time" else value for name, value in attributes.items()},
         payload,
         {name: value for name, value in properties.items() if not name.startswith("cloudEvents_")},
-        standing[6],
+        text(standing.content_type),
     )
