@@ -68,6 +68,13 @@ def published(target: Counterpart, *messages: LeasedMessage, options: str = "", 
         return publisher.publish(messages)
 
 
+def settled(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
+    """The outcomes of a batch, after what failed together was sent alone, as the relay does it."""
+    outcomes = publisher.publish(messages)
+    alone = [o.code == "failed_together" or o.result is Result.BEHIND for o in outcomes]
+    return [publisher.publish([m])[0] if a else o for m, o, a in zip(messages, outcomes, alone, strict=True)]
+
+
 def brief(outcomes: list[Outcome]) -> list[tuple[Result, str | None]]:
     return [(outcome.result, outcome.code) for outcome in outcomes]
 

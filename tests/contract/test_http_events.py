@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import hmac
@@ -27,11 +26,13 @@ from outbox_tasks.model import LeasedMessage, Outcome, Result
 from tests.contract.counterparts.http_events import Counterpart
 from tests.contract.messages import (
     SENT,
+    brief,
     configured,
     connected,
     loaded,
     message,
     numbers,
+    published,
     results,
     sent_in_order,
     within,
@@ -79,7 +80,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 class TestTheRequest:
     def test_is_a_cloud_event_in_binary_mode(self, target: Counterpart) -> None:
-        sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "X-Tenant": "t1"})
+        own = {"traceparent": "00-a-b-01", "X-Tenant": "t1"}
+        sent = message(key="k", aggregate_id='Euro € "😀" 100%\r\n~', headers=own)
         with opened(target, "&a=1&outbox_concurrency=2&b=%2F") as publisher:
             assert publisher.publish([sent]) == [SENT]
         headers, request = post(target)
@@ -93,7 +95,7 @@ class TestTheRequest:
             "ce-type": "order.created",
             "ce-source": "/shop",
             "ce-time": "2030-01-02T03:04:05.000678+00:00",
-            "ce-subject": "a",
+            "ce-subject": "Euro%20%E2%82%AC%20%22%F0%9F%98%80%22%20100%25%0D%0A~",
             "ce-partitionkey": "k",
             "ce-traceparent": "00-a-b-01",
             "traceparent": "00-a-b-01",
@@ -102,11 +104,6 @@ class TestTheRequest:
             "content-length": "8",
         }
         assert request["path"] == f"/hooks/{target.place}?a=1&b=%2F"
-
-    def test_encodes_attributes_as_the_binding_says(self, target: Counterpart) -> None:
-        with opened(target) as publisher:
-            assert publisher.publish([message(aggregate_id='Euro € "😀" 100%\r\n~')]) == [SENT]
-        assert post(target)[0]["ce-subject"] == "Euro%20%E2%82%AC%20%22%F0%9F%98%80%22%20100%25%0D%0A~"
 
     def test_keeps_the_names_that_are_not_the_messages(self, target: Counterpart) -> None:
         names = ["Host", "CE-Id", "Content-Length", "Content-Type", "authorization", "Transfer-Encoding", "Connection",
@@ -118,15 +115,11 @@ class TestTheRequest:
         assert "forged" not in post(target)[0].values()
         assert arrived.headers == {"tenant": "t1"}
 
-    @pytest.mark.parametrize(
-        "fields",
-        [{"headers": {"a b": "x"}}, {"headers": {"": "x"}}, {"headers": {"ä": "x"}}, {"headers": {"a": "x\r\nb: y"}},
-         {"headers": {"a": "\0"}}, {"headers": {"a": "\ud800"}}, {"content_type": "text/plain\nx: y"}],
-    )  # fmt: skip
-    def test_can_not_carry_every_header(self, target: Counterpart, fields: dict[str, Any]) -> None:
-        with opened(target) as publisher:
-            sent, dead = publisher.publish([message(0), message(1, **fields)])
-        assert (sent, dead.result, dead.code) == (SENT, Result.DEAD, "bad_headers")
+    def test_can_not_carry_every_header(self, target: Counterpart) -> None:
+        headers: list[dict[str, str]] = [{"a b": "x"}, {"": "x"}, {"ä": "x"}, {"a": "x\r\nb: y"}, {"a": "\0"}]
+        bad = [message(n, headers=each) for n, each in enumerate(headers, 1)]
+        outcomes = published(target, message(0), *bad, message(9, content_type="text/plain\nx: y"))
+        assert brief(outcomes) == [(Result.SENT, None), *[(Result.DEAD, "bad_headers")] * 6]
         assert numbers(target) == [0]
 
     @pytest.mark.parametrize(
@@ -179,16 +172,10 @@ class TestTheAnswer:
     @pytest.mark.parametrize(
         ("status", "result", "code"),
         [
-            (202, Result.SENT, None), (204, Result.SENT, None), (301, Result.OUTAGE, "redirected"),
-            (307, Result.OUTAGE, "redirected"), (400, Result.DEAD, "http_400"), (401, Result.OUTAGE, "unauthorized"),
-            (402, Result.OUTAGE, "http_402"), (403, Result.OUTAGE, "unauthorized"), (404, Result.RETRY, "unroutable"),
-            (405, Result.OUTAGE, "unroutable"), (407, Result.OUTAGE, "unauthorized"),
-            (408, Result.RETRY, "http_408"), (409, Result.RETRY, "http_409"), (410, Result.RETRY, "unroutable"),
-            (421, Result.OUTAGE, "unroutable"), (423, Result.RETRY, "http_423"), (426, Result.OUTAGE, "http_426"),
-            (499, Result.RETRY, "http_499"),
-            (413, Result.DEAD, "too_large"), (422, Result.DEAD, "http_422"), (425, Result.RETRY, "http_425"),
-            (429, Result.RETRY, "http_429"), (500, Result.RETRY, "http_500"), (502, Result.OUTAGE, "http_502"),
-            (503, Result.OUTAGE, "http_503"), (504, Result.OUTAGE, "http_504"), (599, Result.RETRY, "http_599"),
+            (204, Result.SENT, None), (301, Result.OUTAGE, "redirected"), (400, Result.DEAD, "http_400"),
+            (401, Result.OUTAGE, "unauthorized"), (404, Result.RETRY, "unroutable"),
+            (405, Result.OUTAGE, "unroutable"), (408, Result.RETRY, "http_408"), (413, Result.DEAD, "too_large"),
+            (429, Result.RETRY, "http_429"), (500, Result.RETRY, "http_500"), (503, Result.OUTAGE, "http_503"),
         ],
     )  # fmt: skip
     def test_has_a_meaning(self, target: Counterpart, status: int, result: Result, code: str | None) -> None:
@@ -200,22 +187,14 @@ class TestTheAnswer:
         assert outcomes[0].error == (None if result is Result.SENT else f"HTTP {status} because")
         assert outcomes[1] == SENT
 
-    @pytest.mark.parametrize(
-        ("value", "least", "most"),
-        [("7", 7, 7), ("0", 0, 0), ("999999999999999999999", 86400, 1e10), ("-5", None, None), ("soon", None, None),
-         (timedelta(minutes=10), 500, 600), (timedelta(days=-10), -900_000, 0),
-         ("Fri, 31 Dec 9999 23:59:59 GMT", 86400, 1e12)],
-    )  # fmt: skip
-    @pytest.mark.parametrize("status", [429, 503])
-    def test_may_ask_for_patience(self, target: Counterpart, status: int, value: Any, least: Any, most: Any) -> None:
-        if isinstance(value, timedelta):
-            value = format_datetime(datetime.now(UTC) + value, usegmt=True)
-        with opened(target) as publisher:
-            [outcome] = publisher.publish([answered(status=status, headers={"Retry-After": value})])
-        if least is None:
-            assert outcome.retry_after is None
-        else:
-            assert least <= outcome.retry_after <= most
+    def test_may_ask_for_patience(self, target: Counterpart) -> None:
+        in_ten_minutes = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
+        values = ["7", "9" * 21, "-5", "soon", in_ten_minutes, "Fri, 31 Dec 9999 23:59:59 GMT"]
+        wanted = [answered(n, status=429 + 74 * (n % 2), headers={"Retry-After": v}) for n, v in enumerate(values)]
+        seconds, huge, negative, rubbish, date, far = (o.retry_after or 0.0 for o in published(target, *wanted))
+        assert (seconds, negative, rubbish) == (7, 0, 0)
+        assert 500 < date <= 600
+        assert min(huge, far) > 86400
 
     def test_is_quoted_without_secrets_and_in_part(self, target: Counterpart) -> None:
         more = f"&token=abcd%2Fefgh&outbox_secret={SECRET}&outbox_bearer=bearer-token"
@@ -235,8 +214,10 @@ class TestTheAnswer:
 
 
 class TestBadBehaviour:
-    @pytest.mark.parametrize("body_is", ["endless", "dripping", "cut"])
-    @pytest.mark.parametrize(("status", "result"), [(200, Result.SENT), (500, Result.RETRY)])
+    @pytest.mark.parametrize(
+        ("body_is", "status", "result"),
+        [("endless", 200, Result.SENT), ("dripping", 500, Result.RETRY), ("cut", 200, Result.SENT)],
+    )
     def test_after_the_status_changes_nothing(
         self, target: Counterpart, body_is: str, status: int, result: Result
     ) -> None:
@@ -246,38 +227,19 @@ class TestBadBehaviour:
             assert results(outcomes) == [result, Result.SENT]
             assert publisher.publish([message(2)]) == [SENT]
 
-    def test_of_one_message_is_not_its_neighbours_loss(self, target: Counterpart) -> None:
-        with opened(target, send_timeout=3) as publisher:
-            connected(publisher)
-            with within(3):
-                outcomes = publisher.publish([answered(0, after=30), *(message(n) for n in range(1, 30))])
-            assert (outcomes[0].result, outcomes[0].code) == (Result.OUTAGE, "timeout")
-            assert outcomes[1:] == [SENT] * 29
-            assert publisher.publish([message(30)]) == [SENT]
-
     def test_a_dripping_answer_counts_as_sent_when_the_time_is_up(self, target: Counterpart) -> None:
         with opened(target, send_timeout=0.9) as publisher:
             connected(publisher)
             assert publisher.publish([answered(0, status=200, body_is="dripping")]) == [SENT]
 
-    def test_is_no_outage_when_only_the_time_was_short(self, target: Counterpart) -> None:
-        with opened(target, "&outbox_concurrency=1", send_timeout=3) as publisher:
+    def test_is_no_outage_of_its_neighbours_when_the_time_was_short(self, target: Counterpart) -> None:
+        with opened(target, "&outbox_concurrency=1", send_timeout=2) as publisher:
             connected(publisher)
-            outcomes = publisher.publish([message(0), answered(1, after=30), message(2)])
-        assert [(o.result, o.code) for o in outcomes] == [
-            (Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.BEHIND, None),
-        ]  # fmt: skip
+            outcomes = publisher.publish([message(0), answered(1, after=20), message(2)])
+            assert brief(outcomes) == [(Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.BEHIND, None)]
+            assert publisher.publish([message(3)]) == [SENT]
 
-    def test_a_server_that_takes_nothing_in(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            url = f"http://127.0.0.1:{silent.getsockname()[1]}/?outbox_private=allow"
-            with closing(loaded(url, send_timeout=0.5)) as publisher, within(0.5):
-                outcomes = publisher.publish([message(n, payload=b"x" * 10_000_000) for n in range(3)])
-        assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
-
-    @pytest.mark.parametrize(
-        "answer", [b"SSH-2.0-OpenSSH\r\n", b"", b"HTTP/1.1 200 OK\r\nbad\0: x\r\n\r\n", b"\0" * 200_000]
-    )
+    @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"", b"HTTP/1.1 200 OK\r\nbad\0: x\r\n\r\n"])
     def test_a_server_that_speaks_no_http(self, answer: bytes) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
 
@@ -298,7 +260,7 @@ class TestBadBehaviour:
 
 class TestKeys:
     def test_a_slow_send_holds_up_its_own_key_alone(self, target: Counterpart) -> None:
-        slow = [answered(n, after=3 if n == 0 else 0) for n in range(2)]
+        slow = [answered(n, after=1.5 if n == 0 else 0) for n in range(2)]
         others = [message(n, key=f"key {n % 4}") for n in range(2, 26)]
         with opened(target, "&outbox_concurrency=3", send_timeout=60) as publisher:
             messages = [*(replace(one, key="slow") for one in slow), *others]
@@ -326,11 +288,6 @@ class TestKeys:
         with opened(target, destination={"on_dead": on_dead}) as publisher:
             assert results(publisher.publish(keyed)) == [*expected, *[Result.SENT] * 3]
 
-    def test_what_can_not_be_sent_stops_its_key_too(self, target: Counterpart) -> None:
-        keyed = [message(0, key="a", headers={"n": 5}), message(1, key="a"), message(2, key="b"), message(3, key="b")]
-        with opened(target) as publisher:
-            assert results(publisher.publish(keyed)) == [Result.DEAD, Result.BEHIND, Result.SENT, Result.SENT]
-
     def test_what_there_was_no_time_for_loses_no_attempt(self, target: Counterpart) -> None:
         keyed = [replace(answered(n, after=1), key="a") for n in range(20)]
         with opened(target, send_timeout=3, statement_timeout=0.5, queue_lease=5) as publisher:
@@ -343,28 +300,17 @@ class TestKeys:
 
 
 class TestConnections:
-    @pytest.mark.parametrize("limit", [1, 4])
-    def test_as_many_at_a_time_as_allowed(self, target: Counterpart, limit: int) -> None:
+    def test_as_many_at_a_time_as_allowed_from_several_threads(self, target: Counterpart) -> None:
         messages = [answered(n, after=0.02) for n in range(16)]
-        with opened(target, f"&outbox_concurrency={limit}") as publisher:
+        found: list[Outcome] = []
+        with opened(target, "&outbox_concurrency=4") as publisher:
             for _ in range(2):
                 assert publisher.publish(messages) == [SENT] * 16
-        posts = target.posts()
-        assert len({request["peer"] for request in posts}) == limit
-        moments = sorted([(p["from"], 1) for p in posts] + [(p["until"], -1) for p in posts])
-        running = [sum(change for _, change in moments[: n + 1]) for n in range(len(moments))]
-        assert max(running) == limit
-
-    def test_that_were_closed_meanwhile_are_not_used(self, target: Counterpart) -> None:
-        with opened(target) as publisher:
-            assert publisher.publish([message(n) for n in range(5)]) == [SENT] * 5
+            assert len({request["peer"] for request in target.posts()}) == 4
+            moments = sorted([(p["from"], 1) for p in target.posts()] + [(p["until"], -1) for p in target.posts()])
+            assert max(sum(change for _, change in moments[: n + 1]) for n in range(len(moments))) == 4
             target.stop()
-            target.start()
-            assert publisher.publish([message(n) for n in range(5)]) == [SENT] * 5
-
-    def test_from_several_threads_and_from_a_loop(self, target: Counterpart) -> None:
-        found: list[Outcome] = []
-        with opened(target) as publisher:
+            target.start()  # connections that were closed meanwhile are not used
             threads = [
                 threading.Thread(target=lambda: found.extend(publisher.publish([message(n) for n in range(20)])))
                 for _ in range(4)
@@ -373,12 +319,7 @@ class TestConnections:
                 thread.start()
             for thread in threads:
                 thread.join(10)
-
-            async def inside() -> None:
-                found.extend(publisher.publish([message(99)]))
-
-            asyncio.run(inside())
-        assert found == [SENT] * 81
+        assert found == [SENT] * 80
 
 
 class TestAddresses:
@@ -397,11 +338,9 @@ class TestAddresses:
 
     @pytest.mark.parametrize(
         "address",
-        ["10.0.0.1", "172.16.0.1", "192.168.0.1", "127.0.0.1", "169.254.169.254", "100.100.100.200", "0.0.0.0",
-         "192.0.0.192", "168.63.129.16", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fe80::1",
-         "fe80::1%1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "::ffff:10.0.0.1", "::127.0.0.1",
-         "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::1", "2001::1", "192.88.99.1", "3fff::1", "5f00::1",
-         "::ffff:0:7f00:1", "::ffff:192.88.99.1", "64:ff9b::c058:6301", "2001:db8::1", "4000::1", "100:0:0:1::1"],
+        ["10.0.0.1", "127.0.0.1", "169.254.169.254", "100.100.100.200", "0.0.0.0", "192.0.0.192", "168.63.129.16",
+         "224.0.0.1", "255.255.255.255", "::1", "fe80::1%1", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1",
+         "::127.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::1", "2001::1", "192.88.99.1", "3fff::1", "4000::1"],
     )  # fmt: skip
     def test_that_are_not_public(self, address: str) -> None:
         assert not is_public(address)
@@ -411,18 +350,6 @@ class TestAddresses:
     )
     def test_that_are(self, address: str) -> None:
         assert is_public(address)
-
-    def test_that_are_private_for_a_moment_are_an_outage(
-        self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(network, "is_public", lambda address: address == "127.0.0.1")
-        names["shop.example"] = ["10.1.2.3"]
-        url = f"http://shop.example:{target.port}/hooks/{target.place}"
-        with closing(loaded(url)) as publisher:
-            outcomes = publisher.publish([message(n) for n in range(3)])
-            assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "private_address")}
-            names["shop.example"] = ["127.0.0.1"]
-            assert publisher.publish([message(n) for n in range(3)]) == [SENT] * 3
 
     def test_are_looked_up_once_and_the_allowed_one_is_connected_to(
         self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -439,8 +366,7 @@ class TestAddresses:
 
     def test_are_tried_in_turn(self, target: Counterpart, names: dict[str, Any]) -> None:
         names["shop.example"] = ["::1", "127.0.0.1"]
-        url = f"http://shop.example:{target.port}/hooks/{target.place}?outbox_private=allow"
-        with closing(loaded(url)) as publisher:
+        with closing(loaded(target.url(target.place).replace("127.0.0.1", "shop.example"))) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
 
     def test_that_nobody_knows(self, names: dict[str, Any]) -> None:

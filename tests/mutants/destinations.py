@@ -136,7 +136,7 @@ FAULTS = [
         f"{D}/celery_task/publisher.py",
         "    while error is not None:\n",
         "    if error is not None:\n",
-        f"{EVERY}::TestTrouble::test_a_wrong_password[celery]",
+        f"{EVERY}::TestTrouble::test_what_somebody_may_mend[celery]",
         "a wrong password of the tasks' broker is told as a connection that failed",
     ),
     Fault(
@@ -163,16 +163,16 @@ FAULTS = [
     ),
     Fault(
         f"{D}/mqtt/publisher.py",
-        "            except BaseException:  # such as a time limit: half a packet may be sent\n"
-        "                self._drop()\n                raise\n",
-        "            except BaseException:\n                raise\n",
+        "        except BaseException:  # such as a time limit: half a packet may be sent\n"
+        "            self._drop()\n            raise\n",
+        "        except BaseException:\n            raise\n",
         after_a_time_limit("mqtt"),
         "after a Celery time limit old acknowledgements count for the next messages",
     ),
     Fault(
         f"{D}/mqtt/publisher.py",
-        "link.send(self.topic, self._retain, remaining",
-        "link.send(self.topic, False, remaining",
+        ".send(self.topic, self._retain, entries",
+        ".send(self.topic, False, entries",
         f"{T}/test_mqtt.py",
         "retain=true retains nothing",
     ),
@@ -257,7 +257,7 @@ FAULTS = [
         f"{D}/grpc/publisher.py",
         "            request.headers[message.id].values.update(headers)\n",
         "            request.headers[message.id].values.update({})\n",
-        f"{EVERY}::TestWhatArrives::test_a_message_with_all_that_belongs_to_it[grpc]",
+        f"{EVERY}::TestWhatArrives::test_all_that_belongs_to_a_message_and_nothing_else[grpc]",
         "a message's own headers do not arrive",
     ),
     Fault(
@@ -335,7 +335,7 @@ FAULTS = [
         f"{D}/aws/message.py",
         '        values["headers"] = json.dumps(own)\n',
         '        values["headers"] = json.dumps({})\n',
-        f"{EVERY}::TestWhatArrives::test_a_message_with_all_that_belongs_to_it[sns] {T}/test_aws.py",
+        f"{EVERY}::TestWhatArrives::test_all_that_belongs_to_a_message_and_nothing_else[sns] {T}/test_aws.py",
         "a message's own headers do not arrive",
     ),
     Fault(

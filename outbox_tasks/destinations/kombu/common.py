@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -126,21 +126,6 @@ def _known(error: BaseException, text: str) -> tuple[Result, str] | None:
         known = "wrong_type" if code == "wrongtype" else code
         return Result.OUTAGE, known if code.isalpha() else "refused"
     return None
-
-
-def batches(entries: Sequence[Entry]) -> Iterator[list[int]]:
-    """The numbers of the entries that are sent together: neighbours, but one above 64 KiB alone. If it is over the
-    broker's limit, the broker closes the channel, and never tells which of the messages before it have arrived."""
-    together: list[int] = []
-    for number, entry in enumerate(entries):
-        if len(entry.body) > 65_536:
-            yield from ([together] if together else [])
-            together = []
-            yield [number]
-        else:
-            together.append(number)
-    if together:
-        yield together
 
 
 def parts_of(destination: Destination) -> tuple[str, dict[str, Any]]:

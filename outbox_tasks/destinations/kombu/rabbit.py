@@ -19,7 +19,6 @@ from outbox_tasks.destinations.kombu.common import (
     UNROUTABLE,
     UNWRITABLE,
     Entry,
-    batches,
     outcome_of,
     parts_of,
     tls_of,
@@ -72,8 +71,7 @@ class RabbitSender:
         self._entries, self._outcomes = entries, {}
         try:
             self._open(deadline)
-            for numbers in batches(entries):
-                self._confirmed(numbers, deadline)
+            self._confirmed(deadline)
         except Exception as error:
             failed = self._trouble(error)
             self._drop()
@@ -122,16 +120,16 @@ class RabbitSender:
         events["basic_nack"] = {partial(self._answered, nacked)}
         events["basic_return"] = {self._came_back}
 
-    def _confirmed(self, numbers: Sequence[int], deadline: float) -> None:
-        """Send these together. If the broker closes the channel because of one of them, it does not say which one, nor
+    def _confirmed(self, deadline: float) -> None:
+        """Send all together. If the broker closes the channel because of one of them, it does not say which one, nor
         which it has taken."""
         try:
-            self._write(numbers, deadline)
+            self._write(deadline)
             while self._pending:
                 self._link.patience(deadline)
                 self._link.drain_events()
         except amqp.ChannelError as error:
-            unconfirmed = [number for number in numbers if number not in self._outcomes]
+            unconfirmed = [number for number in range(len(self._entries)) if number not in self._outcomes]
             self._link.patience(deadline)
             self._listen()  # py-amqp has opened the channel again
             alone = len(unconfirmed) == 1 or isinstance(error, amqp.NotFound)
@@ -139,10 +137,9 @@ class RabbitSender:
             outcome = outcome_of(error) if alone else Outcome.unforeseen(text, together=True)
             self._outcomes.update(dict.fromkeys(unconfirmed, outcome))
 
-    def _write(self, numbers: Sequence[int], deadline: float) -> None:
+    def _write(self, deadline: float) -> None:
         self._returned.clear()
-        for number in numbers:
-            entry = self._entries[number]
+        for number, entry in enumerate(self._entries):
             self._link.patience(deadline)
             try:
                 message = self._message(entry)

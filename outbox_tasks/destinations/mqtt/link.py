@@ -106,16 +106,11 @@ class Link:
         entries: Mapping[int, tuple[bytes, Properties]],
         outcomes: dict[int, Outcome],
         deadline: float,
-        *,
-        one_by_one: bool,
     ) -> None:
-        """Publish all; `outcomes` fills as the answers come. With a message above 64 KiB, each is sent while no other
-        is on its way: if the server closes the connection over it, no other message is in doubt."""
-        one_by_one = one_by_one or any(len(payload) > 65_536 for payload, _ in entries.values())
-        window: int = 1 if one_by_one else getattr(self._greeting, "ReceiveMaximum", TEXT_BYTES)
+        """Publish all; `outcomes` fills as the answers come."""
+        window: int = getattr(self._greeting, "ReceiveMaximum", TEXT_BYTES)
         largest: int = getattr(self._greeting, "MaximumPacketSize", sys.maxsize)
         waiting: dict[int, int] = {}
-        before = -1
 
         def settle() -> None:
             for number in list(self.client.answers):
@@ -131,10 +126,6 @@ class Link:
                 while len(waiting) >= window:
                     self._work(lambda: bool(self.client.answers), deadline, several=len(waiting) > 1)
                     settle()
-                if one_by_one and before >= 0 and outcomes[before].result is Result.DEAD:
-                    # The server may be about to close the connection: no other message should be in doubt.
-                    raise OutageError("the server refused a message", code="connection")
-                before = index
                 waiting[self.client.publish(topic, payload, 1, retain, properties).mid] = index
             self._work(lambda: len(self.client.answers) == len(waiting), deadline, several=len(waiting) > 1)
         except (OutageError, OSError) as error:

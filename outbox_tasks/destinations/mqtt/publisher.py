@@ -17,7 +17,7 @@ from paho.mqtt.properties import Properties
 from outbox_tasks.destinations.common import options
 from outbox_tasks.destinations.mqtt.link import TEXT_BYTES, Link, code_of
 from outbox_tasks.errors import OutageError, PermanentError
-from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
@@ -60,33 +60,24 @@ class MqttPublisher:
         self._link: Link | None = None
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """Publish in order. As many messages at a time may be unacknowledged as the server allows.
-
-        A server may close the connection because of a message that it refuses, before we have read the refusal. So
-        after a loss, the messages that were not yet published are sent over a new connection, one by one; a second loss
-        ends the send. A message that was published and has no answer is not published again: its outcome says why.
-        """
+        """Publish in order. As many messages at a time may be unacknowledged as the server allows. A server may close
+        the connection because of a message that it refuses. What was published then and has no answer is not published
+        again here: its outcome says why."""
         deadline = time.monotonic() + self._timeout
         entries, outcomes = encoded(messages, lambda message: (message.payload, self._properties(message)))
-        failed = None
-        careful = False
-        while failed is None and len(outcomes) < len(messages):
-            known = set(outcomes)
-            remaining = {index: entry for index, entry in entries.items() if index not in known}
-            link = None
-            try:
-                link = self._connected(deadline)
-                link.send(self.topic, self._retain, remaining, outcomes, deadline, one_by_one=careful)
-            except (OutageError, OSError) as error:
-                self._drop()
-                refused = any(outcomes[index].result is Result.DEAD for index in outcomes.keys() - known)
-                if link is None or (careful and not refused):
-                    failed = Outcome.outage(code_of(error), str(error) or type(error).__name__)
-                careful = True
-            except BaseException:  # such as a time limit: half a packet may be sent
-                self._drop()
-                raise
-        return [outcomes.get(index) or failed or UNANSWERED for index in range(len(messages))]
+        rest = UNANSWERED
+        unsendable = len(outcomes)
+        try:
+            if entries:
+                self._connected(deadline).send(self.topic, self._retain, entries, outcomes, deadline)
+        except (OutageError, OSError) as error:
+            self._drop()
+            begun = len(outcomes) > unsendable
+            rest = Outcome.behind() if begun else Outcome.outage(code_of(error), str(error) or type(error).__name__)
+        except BaseException:  # such as a time limit: half a packet may be sent
+            self._drop()
+            raise
+        return [outcomes.get(index) or rest for index in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection."""

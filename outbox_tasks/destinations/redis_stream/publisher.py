@@ -18,6 +18,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redis.retry import Retry
 
 from outbox_tasks.destinations.common import options
+from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -39,6 +40,10 @@ end
 return {sent}"""
 """A script in Lua. Its arguments are commands, and before each command the number of its texts. It runs the commands
 in order, up to the first that Redis refuses. It answers how many were run, and the refusal if there was one."""
+
+
+MOST_FIELDS = 1_000
+"""Lua can hand on no more to a command."""
 
 
 class RedisStreamPublisher:
@@ -98,29 +103,15 @@ class RedisStreamPublisher:
         too."""
         for place in _behind(messages, entries):
             entries.pop(place, None)
-        count, *refusal = self._appended(list(entries.values()), deadline)
+        length = 4 + sum(1 + self._length + texts for texts, _ in entries.values())
+        commands = [_bulk(str(self._length + texts)) + self._head + fields for texts, fields in entries.values()]
+        [answer] = self._answers([b"*%d\r\n%b%b" % (length, self._script, b"".join(commands))], deadline)
+        if not isinstance(answer, list):  # scripts are not allowed, for example
+            return dict.fromkeys(entries, _outcome(answer))
+        count, *refusal = answer
         sent = dict.fromkeys(list(entries)[:count], Outcome.sent())
         refused = dict.fromkeys(entries, _outcome(refusal[0])) if refusal else {}
         return refused | sent | dict.fromkeys(_behind(messages, sent), Outcome.behind())
-
-    def _appended(self, entries: Sequence[Entry], deadline: float) -> list[Any]:
-        """How many entries Redis has appended; and its refusal, if that is not all. Where scripts are not allowed, and
-        for entries that are too long for them, it takes a round trip for each."""
-        if all(texts <= 2_000 for texts, _ in entries):  # Lua can hand on no more than these at once
-            length = 4 + sum(1 + self._length + texts for texts, _ in entries)
-            commands = [_bulk(str(self._length + texts)) + self._head + fields for texts, fields in entries]
-            script = b"*%d\r\n%b%b" % (length, self._script, b"".join(commands))
-            [answer] = self._answers([script], deadline)
-            if isinstance(answer, list):
-                return answer
-        for count, entry in enumerate(entries):
-            try:
-                [answer] = self._answers([self._command(entry)], deadline)
-            except RedisError as error:
-                answer = error
-            if isinstance(answer, RedisError):
-                return [count, answer]
-        return [len(entries)]
 
     def close(self) -> None:
         """Close the connection."""
@@ -147,6 +138,8 @@ class RedisStreamPublisher:
         fields += [_bulk(f"h_{name}") + _bulk(value) for name, value in own_headers(message).items()]
         payload = b"$%d\r\n%b\r\n" % (len(message.payload), message.payload)
         fields += [CONTENT_TYPE + _bulk(message.content_type), DATA + payload]
+        if len(fields) > MOST_FIELDS:
+            raise PermanentError(f"it has more than {MOST_FIELDS} fields", code="bad_headers")
         return 2 * len(fields), b"".join(fields)
 
 

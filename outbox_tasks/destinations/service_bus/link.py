@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import certifi
 from azure.servicebus import (
@@ -45,11 +46,14 @@ class Link:
         self._address, self._timeout = address, timeout
         self._sender: ServiceBusSender | None = None
         self._opened = ExitStack()
+        self._sockets: WeakSet[ssl.SSLSocket] = WeakSet()
 
     def close(self) -> None:
         """Close the connection."""
         with suppress(Exception):  # it may be half open, and broken in any way
             self._opened.close()
+        for opened in list(self._sockets):  # if the other side has closed one, the client leaves it open
+            opened.close()
         self._sender = None
 
     def open(self) -> ServiceBusSender:
@@ -112,12 +116,13 @@ class Link:
         return ServiceBusClient(address.host, credential, **options)
 
     def _tls(self) -> ssl.SSLContext:
-        timeout = self._timeout
+        timeout, sockets = self._timeout, self._sockets
 
         class Socket(ssl.SSLSocket):
             """A socket with a time limit for the handshake, for which the client would wait for ever."""
 
             def do_handshake(self, block: bool = False) -> None:
+                sockets.add(self)
                 self.settimeout(timeout)
                 super().do_handshake(block)
 
