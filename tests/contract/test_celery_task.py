@@ -18,7 +18,7 @@ from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import rabbitmq
 from tests.contract.counterparts.celery_task import Counterpart
-from tests.contract.messages import SENT, configured, connected, loaded, message, results, sent_by, within
+from tests.contract.messages import SENT, configured, connected, loaded, message, published, results, sent_by, within
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "v=1"}
 
@@ -40,8 +40,7 @@ def test_sends_a_task_that_celery_takes(target: Counterpart) -> None:
 
 @pytest.mark.parametrize("payload", [b"\xff\x00", b"", b"{oops", "é".encode("latin-1")])
 def test_a_payload_that_is_no_json_is_dead_and_its_neighbours_are_sent(target: Counterpart, payload: bytes) -> None:
-    with closing(loaded(target.url(target.place))) as publisher:
-        outcomes = publisher.publish([message(0), message(1, payload=payload), message(2)])
+    outcomes = published(target, message(0), message(1, payload=payload), message(2))
     assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
     assert outcomes[1].code == "not_json"
     assert len(target.received()) == 2
@@ -93,8 +92,7 @@ ODD_TASKS = [
 def test_each_odd_task_is_dead_by_itself_and_its_neighbours_are_sent(target: Counterpart) -> None:
     odd = [message(n, headers={"celery-message": text}) for n, text in enumerate(ODD_TASKS)]
     odd.append(message(98, payload=DEEP.encode()))
-    with closing(loaded(target.url(target.place))) as publisher:
-        outcomes = publisher.publish([message(99), *odd, message(100)])
+    outcomes = published(target, message(99), *odd, message(100))
     assert [outcomes[0], outcomes[-1]] == [SENT, SENT]
     assert [o.code for o in outcomes[1:-1]] == ["bad_task"] * len(ODD_TASKS) + ["not_json"]
     assert set(results(outcomes[1:-1])) == {Result.DEAD}

@@ -12,7 +12,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from outbox_tasks.destinations.mqtt.publisher import FORBIDDEN
 from outbox_tasks.model import Result
 from tests.contract.counterparts.mqtt import Counterpart, Mosquitto
-from tests.contract.messages import SENT, brief, loaded, message, numbers, results, settled
+from tests.contract.messages import SENT, brief, loaded, message, numbers, published, results, settled
 
 
 def test_writes_the_user_properties_of_the_binding(target: Counterpart) -> None:
@@ -36,19 +36,10 @@ def test_writes_the_user_properties_of_the_binding(target: Counterpart) -> None:
     assert (arrived.payload, arrived.qos, arrived.retain) == (b'{"n": 0}', 1, False)
 
 
-def test_carries_all_of_unicode(target: Counterpart) -> None:
-    odd = "naïve 😀 \u2028 \ue000"
-    with closing(loaded(target.url(target.place))) as publisher:
-        assert publisher.publish([message(key=odd, headers={odd: odd})]) == [SENT]
-    [arrived] = target.received()
-    assert (arrived.attributes["partitionkey"], arrived.headers) == (odd, {odd: odd})
-
-
 @pytest.mark.parametrize("text", ["a\tb", "\x7f", "\x9f", "\ufffe", "\U0010ffff", "\ud800", "ü" * 32_768])
 def test_a_text_that_mqtt_has_no_place_for_is_dead(target: Counterpart, text: str) -> None:
     """mosquitto would close the connection, on the neighbours too."""
-    with closing(loaded(target.url(target.place))) as publisher:
-        outcomes = publisher.publish([message(0), message(1, headers={"a": text}), message(2, key=text), message(3)])
+    outcomes = published(target, message(0), message(1, headers={"a": text}), message(2, key=text), message(3))
     assert results(outcomes) == [Result.SENT, Result.DEAD, Result.DEAD, Result.SENT]
     assert {outcomes[1].code, outcomes[2].code} == {"bad_headers"}
     assert numbers(target) == [0, 3]
@@ -59,8 +50,7 @@ def test_every_character_that_is_not_forbidden_arrives(target: Counterpart) -> N
     allowed = [text for text in map(chr, range(0x110000)) if not FORBIDDEN.search(text)]
     allowed.remove("\ufeff")  # paho can't read it: the reader's fault, not the server's
     texts = ["".join(allowed[start : start + 15_000]) for start in range(0, len(allowed), 15_000)]
-    with closing(loaded(target.url(target.place))) as publisher:
-        outcomes = publisher.publish([message(n, headers={"text": text}) for n, text in enumerate(texts)])
+    outcomes = published(target, *(message(n, headers={"text": text}) for n, text in enumerate(texts)))
     assert outcomes == [SENT] * len(texts)
     assert [arrived.headers["text"] for arrived in target.received()] == texts
 
@@ -79,9 +69,8 @@ def test_what_the_server_refuses_for_its_size_does_no_harm(target: Counterpart, 
 
 def test_a_topic_that_we_may_not_write_to_is_an_outage(target: Counterpart) -> None:
     with closing(loaded(f"{target.server.url}/private/orders")) as publisher:
-        outcomes = publisher.publish([message(0), message(1)])
-    assert set(results(outcomes)) == {Result.OUTAGE}
-    assert "unauthorized" in {outcome.code for outcome in outcomes}
+        outcomes = settled(publisher, message(0), message(1))
+    assert brief(outcomes) == [(Result.OUTAGE, "unauthorized")] * 2
 
 
 def test_a_topic_that_nobody_has_subscribed_to_is_none_the_worse(target: Counterpart) -> None:
@@ -112,13 +101,3 @@ def retained(target: Counterpart) -> list[bytes]:
         auth={"username": "teller", "password": "r:ght"}, retained=True,
     )  # fmt: skip
     return [found.payload]
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # paho drops the socket unclosed
-def test_tls_is_never_left_out(target: Counterpart) -> None:
-    """Against a server that has none, nothing is sent, and nothing is told."""
-    with closing(loaded(target.url(target.place).replace("mqtt://", "mqtts://"), send_timeout=2)) as publisher:
-        [outcome] = publisher.publish([message(0)])
-    assert outcome.result is Result.OUTAGE
-    assert outcome.code in ("tls", "timeout", "connection")
-    assert numbers(target) == []

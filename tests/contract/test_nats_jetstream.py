@@ -11,7 +11,7 @@ from nats.js import JetStreamContext
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.model import Result
 from tests.contract.counterparts.nats_jetstream import Counterpart, Nats
-from tests.contract.messages import SENT, loaded, message, numbers, results, within
+from tests.contract.messages import SENT, loaded, message, numbers, published, results, within
 
 
 def limited(target: Counterpart, **limits: Any) -> str:
@@ -73,8 +73,7 @@ def test_the_event_type_can_be_a_part_of_the_subject(target: Counterpart) -> Non
     [{"a b": "x"}, {"": "x"}, {"ü": "x"}, {"a": "x\r\nNats-Rollup: all"}, {"a": "\ud800"}, {"tracestate": "\ud800"}],
 )
 def test_what_is_no_header_of_nats_is_dead(target: Counterpart, headers: dict[str, str]) -> None:
-    with closing(loaded(target.url(target.place))) as publisher:
-        outcomes = publisher.publish([message(0), message(1, headers=headers), message(2)])
+    outcomes = published(target, message(0), message(1, headers=headers), message(2))
     assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
     assert outcomes[1].code == "bad_headers"
 
@@ -124,14 +123,6 @@ def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(
         target.start()
         target.url(target.place)
         assert publisher.publish([message(1)]) == [SENT]
-
-
-def test_tls_is_never_left_out(target: Counterpart) -> None:
-    """A server without TLS is told no password, and gets no message."""
-    with closing(loaded(f"{target.url(target.place)}?tls=true")) as publisher:
-        [outcome] = publisher.publish([message(0)])
-    assert (outcome.result, outcome.code) == (Result.OUTAGE, "tls")
-    assert numbers(target) == []
 
 
 def test_one_host_of_several_is_enough(target: Counterpart) -> None:

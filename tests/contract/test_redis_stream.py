@@ -135,8 +135,7 @@ class TestSeveralMessagesOfOneKey:
     def test_end_at_the_first_refusal(self, target: Counterpart) -> None:
         last = 2**64 - 1
         client(target).xadd(target.place, {"room": "for one more"}, id=f"{last}-{last - 1}")
-        with closing(loaded(target.url(target.place))) as publisher:
-            outcomes = publisher.publish([message(n, key="a") for n in range(4)])
+        outcomes = published(target, *(message(n, key="a") for n in range(4)))
         assert results(outcomes) == [Result.SENT, Result.RETRY, Result.BEHIND, Result.BEHIND]
         assert "exhausted" in str(outcomes[1].error)
 

@@ -130,7 +130,7 @@ class Link:
             self._work(lambda: len(self.client.answers) == len(waiting), deadline, several=len(waiting) > 1)
         except (OutageError, OSError) as error:
             settle()
-            outcomes.update(dict.fromkeys(waiting.values(), _unanswered(error, len(waiting))))
+            outcomes.update(dict.fromkeys(waiting.values(), _unanswered(error, together=len(entries) > 1)))
             raise
         finally:
             settle()
@@ -201,10 +201,10 @@ def _outcome(reason: int) -> Outcome:
     return Outcome(result, code, f"{text} (0x{reason:02x})")
 
 
-def _unanswered(error: Exception, count: int) -> Outcome:
+def _unanswered(error: Exception, *, together: bool) -> Outcome:
     """What was published and not acknowledged: the server may have taken it, or ended the connection over it."""
     text = f"{str(error) or type(error).__name__}; it may have been taken"
-    if count > 1 and not isinstance(error, TimeoutError):
+    if together and not isinstance(error, TimeoutError):
         return Outcome.unforeseen(text, together=True)
     return Outcome.outage(code_of(error), text)
 
