@@ -21,6 +21,8 @@ from typing import Any, Self
 import psycopg
 
 IMPORTED = [
+    "django.core.management",
+    "outbox_tasks.cli",
     "outbox_tasks.outbox",
     "outbox_tasks.writing.inbox",
     "outbox_tasks.relay.store",
