@@ -33,7 +33,7 @@ quick: lint ## lint and the unit tests, in less than a minute: for while you wor
 test: lint ## lint and all tests but the weekly ones (ARGS=-n0: in one process)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
-weekly: $(tests) ## templates, examples, manifests, packages, versions, planted faults, a long soak (ARGS='-k image': tests only)
+weekly: $(tests) ## templates, examples, manifests, packages, versions, planted faults, a long soak (ARGS='-k deployment': tests only)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m weekly $(ARGS)
 	@$(if $(ARGS),,$(bin)/python -m lab soak --minutes 20)
 	@$(if $(ARGS),,$(MAKE) --no-print-directory package clock matrix mutants)

@@ -41,7 +41,7 @@ TESTS = [
     "unit/test_internals.py", "unit/test_install.py", "unit/test_schedule.py", "storage/test_sql.py",
     "integration/test_sessions.py", "integration/test_async_sessions.py", "integration/test_capture.py",
     "integration/test_migrations.py", "integration/test_alembic.py", "integration/test_django.py",
-    "integration/test_django_tasks.py", "acceptance/test_celery_destination.py", "integration/test_tasks.py",
+    "integration/test_django_tasks.py", "acceptance/test_install.py", "integration/test_tasks.py",
     "integration/test_drain.py",
 ]  # fmt: skip
 """What touches Celery, SQLAlchemy, Django and PostgreSQL in other ways than all the rest."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 WEEKLY = """
 examples/
 unit/test_distribution.py
-unit/test_image.py
-unit/test_kubernetes.py
-unit/test_systemd.py
+unit/test_deployment.py
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/coming-over/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/destinations/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/how-to/
@@ -21,10 +19,8 @@ docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/tracing
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/troubleshooting
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/tutorials/kafka
 docs/test_site.py
-acceptance/test_pools.py
 acceptance/test_web_browser.py::test_nobody_is_shut_out
 acceptance/test_web_browser.py::test_the_database_may_go
-acceptance/test_webhook_trouble.py
 fault/test_broker.py::TestBehindAProxy
 fault/test_clocks.py
 fault/test_database.py::test_a_drain_goes_on
