@@ -2,14 +2,14 @@
 like any other message.
 
 A replay is an act of `background.Runner`. The statement that writes copies also counts them in the audit, and notes
-there how far the replay got: there the next batch goes on, and another replay if somebody has stopped this one.
+there how far the replay got: there the next batch goes on.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import UUID
@@ -43,49 +43,25 @@ class Replay:
     to: str | None = None
     """Another destination than that of each message."""
     new_ids: bool = False
-    resumes: int | None = None
-    """It goes on with this replay of the audit, which began at `began`, and its copies are those of that one."""
-    began: datetime | None = None
-    after: int = 0
-    """Only messages with higher numbers."""
-    limit: int | None = None
-    """How many of its limit the former replay has left."""
 
     @property
     def facts(self) -> dict[str, Any]:
         """What is not in the filter, for the audit; `recorded` reads it."""
-        times = {name: time.isoformat() for name in ("since", "until", "began") if (time := getattr(self, name))}
-        names = ("to", "new_ids", "resumes", "after")
-        return {**times, **{name: value for name in names if (value := getattr(self, name))}}
+        times = {name: time.isoformat() for name in ("since", "until") if (time := getattr(self, name))}
+        return {**times, **{name: value for name in ("to", "new_ids") if (value := getattr(self, name))}}
 
     def planned(self, database: Database) -> Plan:
         """Counts what would be replayed. Raises `ActRefused`."""
-        plan = Plan(self.began or database.ask("act/now.sql")[0].now)
-        for row in _chosen(database, self, plan.until, self.after):
+        plan = Plan(database.ask("act/now.sql")[0].now)
+        for row in _chosen(database, self, plan.until):
             plan.add(row)
         return plan
 
     @classmethod
     def recorded(cls, filter: Filter, ids: tuple[UUID, ...], facts: dict[str, Any]) -> Self:
         """The replay with these `facts`."""
-        given: dict[str, Any] = {name: facts[name] for name in ("to", "new_ids", "resumes", "after") if name in facts}
-        given |= {name: datetime.fromisoformat(facts[name]) for name in ("since", "until", "began") if name in facts}
-        return cls(filter, ids=ids, **given)
-
-    @classmethod
-    def resumed(cls, database: Database, entry: int) -> Self:
-        """The rest of a replay that somebody has stopped. Raises `ActRefused`."""
-        found = database.ask("act/one.sql", entry=entry)
-        facts = found[0].facts if found else {}
-        if not found or found[0].action != "replay" or "named" in facts or "states" not in facts:
-            raise ActRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
-        if found[0].wanted is not None:
-            raise ActRefused(reason=f"no. {entry} is under way; to end it: outbox-tasks audit --stop {entry}")
-        names = [name for name in Filter.__slots__ if name in facts]
-        place = facts.get("place", {"seq": 0, "passed": 0})
-        rest = {"resumes": entry, "began": found[0].at.isoformat(), **facts, "after": place["seq"]}
-        replay = cls.recorded(Filter.recorded({name: facts[name] for name in names}), (), rest)
-        return replay if "limit" not in facts else replace(replay, limit=max(0, facts["limit"] - place["passed"]))
+        times = {name: datetime.fromisoformat(facts[name]) for name in ("since", "until") if name in facts}
+        return cls(filter, ids=ids, to=facts.get("to"), new_ids=facts.get("new_ids", False), **times)
 
 
 def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
@@ -93,10 +69,10 @@ def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
     wanted, seq, rate = act["wanted"], act["seq"], act["rate"]
     ids = tuple(UUID(id) for id in wanted["ids"])
     replay = Replay.recorded(Filter.recorded(wanted["filter"]), ids, wanted["more"])
-    reached = act["facts"].get("place", {"seq": replay.after, "passed": 0})
-    after = (act["place"] or {"after": reached["seq"]})["after"]
+    passed = act["facts"].get("place", {"passed": 0})["passed"]
+    after = (act["place"] or {"after": 0})["after"]
     size = batch_size(rate)
-    size = size if act["most"] is None else min(size, act["most"] - reached["passed"])
+    size = size if act["most"] is None else min(size, act["most"] - passed)
     _check(database, replay.to)
     if ids:
         rows, end = [row for row in _named(run, ids) if row.seq > after], None
@@ -108,26 +84,25 @@ def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
     if lot:
         for row in rows[: len(lot)]:
             _check(database, replay.to or row.destination, takes_tasks=row.task)
-        copier = Copier(replay.to, replay.new_ids, replay.resumes or seq, replay.began or act["at"])
+        copier = Copier(replay.to, replay.new_ids, seq, act["at"])
         copies = [copier.copy(original) for original in run("find/originals.sql", seqs=lot)]
-        reached = {"seq": lot[-1], "passed": reached["passed"] + len(lot)}
-        written = {"row": json.dumps(copies), "place": json.dumps({"place": reached}), "entry": seq}
+        passed += len(lot)
+        written = {"row": json.dumps(copies), "place": json.dumps({"place": {"passed": passed}}), "entry": seq}
         run("archive/replay_alone.sql")
         count += len(run("archive/replay.sql", **written, person=act["who"], reason=act["why"]))
     after = lot[-1] if len(lot) < len(rows) and lot else end
-    if after is None or act["most"] == reached["passed"]:
-        missed = reached["passed"] - count
+    if after is None or act["most"] == passed:
+        missed = passed - count
         return Batch(None, count - act["count"], facts={"missed": missed} if missed else {})
     return Batch({"after": after}, count - act["count"], len(lot) / rate if rate else 0.0)
 
 
-def _chosen(database: Database, replay: Replay, as_of: datetime, after: int) -> Iterator[Any]:
-    """The messages that are to be replayed, beyond a number, in their order. Raises `ActRefused`."""
+def _chosen(database: Database, replay: Replay, as_of: datetime) -> Iterator[Any]:
+    """The messages that are to be replayed, in their order. Raises `ActRefused`."""
     _check(database, replay.to)
-    for row in _named(database.ask, replay.ids) if replay.ids else _archived(database, replay, as_of, after):
-        if row.seq > after:
-            _check(database, replay.to or row.destination, takes_tasks=row.task)
-            yield row
+    for row in _named(database.ask, replay.ids) if replay.ids else _archived(database, replay, as_of):
+        _check(database, replay.to or row.destination, takes_tasks=row.task)
+        yield row
 
 
 def _named(run: Run, ids: tuple[UUID, ...]) -> list[Any]:
@@ -139,7 +114,8 @@ def _named(run: Run, ids: tuple[UUID, ...]) -> list[Any]:
     return sorted(found.values(), key=lambda row: row.seq)
 
 
-def _archived(database: Database, replay: Replay, as_of: datetime, last: int | None) -> Iterator[Any]:
+def _archived(database: Database, replay: Replay, as_of: datetime) -> Iterator[Any]:
+    last: int | None = 0
     while last is not None:
         *rows, end = _page(database.ask, replay, as_of, last)
         yield from rows

@@ -43,25 +43,8 @@ class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer
 @click.option("--to", metavar="NAME", help="To this destination, not to that of each message.")
 @click.option("--new-ids", is_flag=True, help="Consumers take them as new messages, not as repetitions.")
 @limit_and_rate
-@click.option("--resume", "entry", type=int, metavar="NO", help="Go on with a replay that was stopped: its audit no.")
 @act_options
-def replay(ids: tuple[UUID, ...], entry: int | None, rate: float | None, options: ActOptions, **given: Any) -> None:
-    """Send messages of the archive again: these IDS, or all that match the filters.
-
-    Copies are written behind all that waits, in their old order. They have the headers `replayed` and `replayed-id`.
-    A copy keeps its id, so that consumers drop what they have; with --new-ids they take all of it again. Ctrl-C stops
-    after the current batch, and --resume goes on there. Exit code 1 if it was stopped.
-    """
-    chosen = any(value for value in (ids, *given.values()))
-    if entry is not None and chosen:
-        raise click.UsageError("--resume takes its filters from the audit: give only --rate with it")
-    with open_store() as store:
-        wanted = _wanted(ids, **given) if entry is None else Replay.resumed(store, entry)
-        options = replace(options, rate=rate, limit=wanted.limit)
-        do(store, Choice("replay", wanted.filter, wanted.ids, wanted), options)
-
-
-def _wanted(
+def replay(
     ids: tuple[UUID, ...],
     states: tuple[str, ...],
     error: str | None,
@@ -71,9 +54,19 @@ def _wanted(
     to: str | None,
     new_ids: bool,
     limit: int | None,
+    rate: float | None,
+    options: ActOptions,
     **filters: Any,
-) -> Replay:
+) -> None:
+    """Send messages of the archive again: these IDS, or all that match the filters.
+
+    Copies are written behind all that waits, in their old order. They have the headers `replayed` and `replayed-id`.
+    A copy keeps its id, so that consumers drop what they have; with --new-ids they take all of it again. Ctrl-C stops
+    after the current batch. Exit code 1 if it was stopped.
+    """
     filtered = any(value is not None for value in (error, since, until, *filters.values())) or bool(states)
     check_choice("replay: IDS, filters such as --since", ids, everything or filtered, limit)
     wanted = as_filter(states or ("sent",), error, **filters)
-    return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), to, new_ids, limit=limit)
+    chosen = Replay(wanted, since, until, tuple(dict.fromkeys(ids)), to, new_ids)
+    with open_store() as store:
+        do(store, Choice("replay", wanted, chosen.ids, chosen), replace(options, rate=rate, limit=limit))

@@ -6,7 +6,6 @@ no longer calls; `make matrix` runs it on each of them. The Redis functions do n
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -101,19 +100,6 @@ def redis_unacked(channel: Any) -> int | None:
     """How many messages consumers have taken and not acknowledged, by the hash `Channel.unacked_key` of the Redis
     transport. None on other transports."""
     return int(channel.client.hlen(channel.unacked_key)) if hasattr(channel, "client") else None
-
-
-def redis_first(channel: Any, queue: str) -> dict[str, Any] | None:
-    """The headers of the message that a Redis gives out next, by the list that the transport keeps for a queue's first
-    priority. None on other transports, or if there is none that can be read."""
-    if not hasattr(channel, "client"):
-        return None
-    text = channel.client.lindex(f"{getattr(channel, 'global_keyprefix', '')}{queue}", -1)
-    try:
-        headers = json.loads(text)["headers"] if text else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return headers if isinstance(headers, dict) else None
 
 
 def wrap_tick(scheduler: Any, wrap: Wrap) -> None:

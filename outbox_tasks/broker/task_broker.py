@@ -1,30 +1,23 @@
-"""The tasks' broker of a `celery://` destination: how to send to it, and whether it still has what it was given."""
+"""The tasks' broker of a `celery://` destination: how to send to it, and our key in it."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import uuid4
 
 import amqp
 from kombu import Producer
 
-from outbox_tasks.broker.broker import queue_length
-from outbox_tasks.broker.internals import redis_first, redis_unacked
 from outbox_tasks.broker.names import CANARY
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import RUN_HEADER
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import redacted, without_secrets
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def app_of(destination: Destination, settings: Settings) -> PinnedCelery:
@@ -83,42 +76,3 @@ def plant_canary(producer: Producer, key: str) -> frozenset[str] | None:
 
 def _text(token: bytes | str) -> str:
     return token.decode() if isinstance(token, bytes) else token
-
-
-class TaskBroker:
-    """Asks the broker of one destination. Every method raises `BrokerUnreachable`."""
-
-    def __init__(self, destination: Destination, outbox: str, settings: Settings) -> None:
-        self._app = app_of(destination, settings)
-        self._key = canary(outbox, destination.name)
-
-    def canary(self) -> frozenset[str] | None:
-        """See `plant_canary`."""
-        return self._ask(lambda producer: plant_canary(producer, self._key))
-
-    def waiting(self, queue: str) -> tuple[int, int | None]:
-        """How many tasks wait in a queue, and how many of all queues workers hold without having acknowledged them;
-        None: nobody knows."""
-        return self._ask(lambda producer: (queue_length(producer, queue), redis_unacked(producer.channel)))
-
-    def first(self, queue: str) -> str | None:
-        """The id in the header of the task that a Redis gives out next; None: it has none, or it is not supervised, or
-        nobody knows."""
-        said = self._ask(lambda producer: redis_first(producer.channel, queue))
-        header = said.get(RUN_HEADER) if said is not None else None
-        try:
-            return str(UUID(header["id"])) if isinstance(header, dict) else None
-        except (KeyError, TypeError, ValueError, AttributeError):  # anybody can send a message
-            return None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._app.close()
-
-    def _ask(self, question: Callable[[Producer], T]) -> T:
-        try:
-            with self._app.producer_or_acquire() as producer:
-                return question(producer)
-        except self._app.trouble as error:
-            url = self._app.pinned_broker
-            raise BrokerUnreachable(url=redacted(url), reason=without_secrets(str(error).rstrip("."), url)) from error

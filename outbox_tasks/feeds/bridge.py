@@ -65,11 +65,9 @@ def bridge(
     left = feeds.take(source.name, token)
     if left is None:
         return Bridged(taken=False)
-    settings, clean = with_routes_of(settings, source.name), False
+    settings, former = with_routes_of(settings, source.name), None
     try:
-        source.delete(left)
-        clean = True
-        former = None
+        _delete(feeds, source, token, left)
         while rows := source.look(ROWS_A_COPY):
             if rows[0][:2] == former:
                 raise source.undeletable(rows[0])
@@ -78,51 +76,45 @@ def bridge(
             if stop() or late:
                 bridged.more = True
                 break
-            former, clean = rows[0][:2], False
+            former = rows[0][:2]
             if not _copy(feeds, source.name, token, rows, settings, bridged):
                 log.warning("another bridge has the feed %s by now", source.name)
                 return bridged
             wake()
-            source.delete([(row.number, row.id) for row in rows])
-            clean = True
-        feeds.end(source.name, token, clean=True, lag=source.lag())
+            _delete(feeds, source, token, [(row.number, row.id) for row in rows])
+        feeds.end(source.name, token, lag=source.lag())
     except SourceTrouble as error:
         bridged.error = str(error)
         log.warning("%s", error)
-        feeds.end(source.name, token, clean=clean, error=bridged.error)
+        feeds.end(source.name, token, error=bridged.error)
     if bridged.copied:
         log.info("copied %d rows of the feed %s, %d dead", bridged.copied, source.name, bridged.dead)
     return bridged
 
 
-def _copy(
-    feeds: Feeds,
-    feed: str,
-    token: str,
-    rows: Sequence[Row],
-    settings: Settings,
-    bridged: Bridged,
-    *,
-    clean: bool = True,
-) -> bool:
+def _delete(feeds: Feeds, source: Source, token: str, rows: Sequence[tuple[int, str]]) -> None:
+    if rows:
+        source.delete(rows)
+        feeds.deleted(source.name, token)
+
+
+def _copy(feeds: Feeds, feed: str, token: str, rows: Sequence[Row], settings: Settings, bridged: Bridged) -> bool:
     """Copy rows, large ones a few at a time; those that PostgreSQL refuses as dead letters. Returns whether the lease
-    is still ours. `clean`: all that was copied before is deleted at the source."""
+    is still ours."""
     if len(rows) == 1 or sum(row.size for row in rows) <= COPY_BYTES:
         try:
-            return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], bridged, clean=clean)
+            return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], bridged)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             if len(rows) == 1:
                 refused = unreadable(rows[0], feed, error.diag.message_primary or str(error))
-                return _write(feeds, feed, token, [refused], bridged, clean=clean)
+                return _write(feeds, feed, token, [refused], bridged)
     # Too large for one statement, or PostgreSQL refused one of these rows: halve them until that row is alone.
     first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-    if not _copy(feeds, feed, token, first, settings, bridged, clean=clean):
-        return False
-    return _copy(feeds, feed, token, second, settings, bridged, clean=False)
+    return all(_copy(feeds, feed, token, half, settings, bridged) for half in (first, second))
 
 
-def _write(feeds: Feeds, feed: str, token: str, rows: Sequence[Copy], bridged: Bridged, *, clean: bool) -> bool:
-    fresh = feeds.copy(feed, token, rows, clean=clean)
+def _write(feeds: Feeds, feed: str, token: str, rows: Sequence[Copy], bridged: Bridged) -> bool:
+    fresh = feeds.copy(feed, token, rows)
     if fresh is None:
         return False
     bridged.copied += len(fresh)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -29,13 +28,8 @@ OLDEST_VERSIONS = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 URL_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "unix_socket")
 """What a URL may say after its question mark: it goes to PyMySQL."""
 
-LASTING_ERRORS = {
-    1044: "the user has no right to it", 1045: "the user or the password is wrong", 1049: "there is no such database",
-    1142: "the user lacks a right", 1143: "the user lacks a right", 1146: "there is no table outbox_feed",
-    1054: "outbox_feed has other columns", 1227: "the user lacks a right", 1370: "the user lacks a right",
-    1665: "its binlog_format is STATEMENT, with which nobody can write at READ COMMITTED; set ROW or MIXED",
-}  # fmt: skip
-"""Errors of the servers that don't go away by themselves."""
+NO_TABLE = 1146
+"""The servers' code of the error that a table is missing."""
 
 DIRTY, COMMITTED = "READ UNCOMMITTED", "READ COMMITTED"
 
@@ -73,16 +67,8 @@ class MySQLSource(Source):
             connect_timeout=max(1, round(self.timeout)),
             read_timeout=self.timeout,
             write_timeout=self.timeout,
-            defer_connect=True,
             **options,
         )
-        line = None
-        if not connection.unix_socket:
-            line = socket.create_connection((connection.host, connection.port), self.timeout)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._watch(line.fileno())  # before the server says anything
-        connection.connect(line)
         # PyMySQL gives up a connection that is silent for too long; the server should give up sooner, and say why.
         self._execute(connection, "SET SESSION innodb_lock_wait_timeout = %s", [max(1, round(self.timeout / 2))])
         self._read(connection, COMMITTED)
@@ -129,24 +115,19 @@ class MySQLSource(Source):
         kind = "MariaDB" if "MariaDB" in version else "MySQL"
         numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
         if numbers < OLDEST_VERSIONS[kind] or "TiDB" in version:
-            raise self._misused(f"it is {kind} {version}; a feed needs MySQL 8.0, MariaDB 10.6, or newer")
+            raise self._trouble(f"it is {kind} {version}; a feed needs MySQL 8.0, MariaDB 10.6, or newer")
         if engine is not None and engine != "InnoDB":
-            raise self._misused(f"the table outbox_feed has the engine {engine}, and only InnoDB can roll back rows")
+            raise self._trouble(f"the table outbox_feed has the engine {engine}, and only InnoDB can roll back rows")
         if read_only:
-            raise self._unavailable("it is read-only, as replicas are")
+            raise self._trouble("it is read-only, as replicas are")
         self._checked = True
 
     def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
         for first in range(0, len(rows), ROWS_A_DELETE):
             self._rows(connection, "delete", rows=json.dumps(rows[first : first + ROWS_A_DELETE]))
 
-    def _misuse(self, error: Exception) -> str | None:
-        code = error.args[0] if error.args else None
-        if code == 1146:
-            return f"{LASTING_ERRORS[code]}. Make it with `outbox-tasks feed init`"
-        if isinstance(error, RuntimeError):  # such as a missing package for the server's kind of passwords
-            return str(error)
-        return f"{LASTING_ERRORS[code]} ({error.args[-1]})" if code in LASTING_ERRORS else None
+    def _lacks_table(self, error: Exception) -> bool:
+        return error.args[:1] == (NO_TABLE,)
 
 
 def _driver(name: str) -> Any:

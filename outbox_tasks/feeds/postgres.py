@@ -32,11 +32,6 @@ ALONE: dict[str, Any] = {
 """Parameters that libpq would take from the relay's variables and files if the URL lacks them. The server of a tenant
 must not get the relay's password or its client certificate."""
 
-LASTING_ERRORS = ("28", "3D", "3F", "42")
-"""Classes of SQLSTATE that don't go away by themselves: no login, no database, no schema, no table or no right."""
-
-NO_TABLE = "42P01"
-
 
 class PostgresSource(Source):
     dialect: ClassVar[str] = "postgresql"
@@ -49,7 +44,6 @@ class PostgresSource(Source):
         given = ({} if self._by_hand else ALONE) | conninfo_to_dict(url) | {"connect_timeout": wait, **CONNECTION}
         connection = Patient.connect(autocommit=True, prepare_threshold=None, **given)
         connection.patience = self.timeout
-        self._watch(connection.fileno())
         return connection
 
     def _look(self, connection: Any, most: int) -> list[Row]:
@@ -70,9 +64,9 @@ class PostgresSource(Source):
         """Whether rows can be deleted here, and row-level security hides none."""
         replica, hidden = self._rows(connection, "check")[0]
         if replica:
-            raise self._unavailable("it takes no writes, as replicas do")
+            raise self._trouble("it takes no writes, as replicas do")
         if hidden:
-            raise self._misused(
+            raise self._trouble(
                 "row-level security hides rows of outbox_feed from this role. Switch it off: ALTER TABLE outbox_feed "
                 "DISABLE ROW LEVEL SECURITY"
             )
@@ -85,8 +79,5 @@ class PostgresSource(Source):
         cursor.execute(text.encode(), values)
         return cursor.fetchall() if cursor.description else []
 
-    def _misuse(self, error: Exception) -> str | None:
-        if not isinstance(error, psycopg.Error) or not (error.sqlstate or "").startswith(LASTING_ERRORS):
-            return None
-        reason = error.diag.message_primary or str(error)
-        return f"{reason}. Make it with `outbox-tasks feed init`" if error.sqlstate == NO_TABLE else reason
+    def _lacks_table(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.errors.UndefinedTable)

@@ -32,7 +32,7 @@ class Feeds(Satellite):
 
     def upgrade(self, connection: Any, schema: str | None) -> None:
         """See `migrations.upgrade_feed`."""
-        from outbox_tasks.feeds.upgrade import upgrade
+        from outbox_tasks.feeds.tables import upgrade
 
         upgrade(connection, schema)
 

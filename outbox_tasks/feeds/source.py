@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,9 +15,6 @@ from outbox_tasks.database import sql
 from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.tables import statements
 from outbox_tasks.text import redacted, said, without_secrets
-
-CALL_TIMEOUTS = 4
-"""A call that takes so many timeouts is cut off, even if the server sends a byte now and then."""
 
 ROWS_COUNTED = 10_000
 """`lag` counts up to so many rows."""
@@ -39,9 +33,6 @@ SOURCES = {
     "sqlite": "outbox_tasks.feeds.sqlite:SQLiteSource",
 }
 
-NO_SERVER = "{} can't have a feed yet: there was no server to try it on. docs/feeds.md says what a reader of it needs"
-NO_SOURCE = {"mssql": NO_SERVER.format("SQL Server"), "oracle": NO_SERVER.format("Oracle")}
-
 
 class Row(NamedTuple):
     """A row of a feed."""
@@ -58,8 +49,8 @@ class Row(NamedTuple):
 class Source(ABC):
     """A feed in its database. It connects when first used; after trouble, at the next use.
 
-    A call waits at most `timeout` seconds for a sign of the server, and takes at most `CALL_TIMEOUTS` times as long. It
-    raises `SourceTrouble`. A source is for one thread at a time."""
+    A call waits at most `timeout` seconds for a sign of the server, and raises `SourceTrouble`. A source is for one
+    thread at a time."""
 
     dialect: ClassVar[str]
     style: ClassVar[str]
@@ -71,8 +62,6 @@ class Source(ABC):
         self._url = url
         self._schema = schema
         self._open: Any = None
-        self._line: socket.socket | None = None
-        self._cut_off = False
         self._by_hand = False
 
     def look(self, most: int) -> list[Row]:
@@ -89,7 +78,7 @@ class Source(ABC):
 
     def undeletable(self, row: Row) -> SourceTrouble:
         """The trouble with a row that is still there after `delete`."""
-        return self._misused(
+        return self._trouble(
             f"its row {row.number} is still there after it was deleted. A trigger, a rule or row level security may "
             "keep it, or the reads go to a replica"
         )
@@ -101,10 +90,6 @@ class Source(ABC):
             # anybody can write an infinite time
             return count, min(max(0.0, float(age or 0.0)), 1e10)
 
-    def ddl(self) -> str:
-        """The statements that `init` runs."""
-        return "".join(f"{statement};\n\n" for statement in self._statements())
-
     def init(self) -> str:
         """Create the tables that are missing. Returns the statements that were run. A person does this, so `PGPASSWORD`
         and the like count, as for psql. For the relay only the URL counts."""
@@ -112,18 +97,14 @@ class Source(ABC):
         with self._connection() as connection:
             for statement in self._statements():
                 self._execute(connection, statement)
-        return self.ddl()
+        return "".join(f"{statement};\n\n" for statement in self._statements())
 
     def adopt(self, other: Source) -> None:
         """Take over the connection of another source with the same URL, perhaps of another schema."""
         self._open, other._open = other._open, None
-        self._line, other._line = other._line, None
 
     def close(self) -> None:
-        connection, line = self._open, self._line
-        self._open = self._line = None
-        if line is not None:
-            line.close()
+        connection, self._open = self._open, None
         if connection is not None:
             with suppress(Exception):
                 connection.close()
@@ -138,8 +119,12 @@ class Source(ABC):
     def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None: ...
 
     @abstractmethod
-    def _misuse(self, error: Exception) -> str | None:
-        """Why a driver's error won't go away by itself; None if it may."""
+    def _lacks_table(self, error: Exception) -> bool:
+        """Whether a driver's error says that the table of the feed is missing."""
+
+    def _is_stale(self) -> bool:
+        """Whether the open connection leads somewhere else than a new one would."""
+        return False
 
     def _statements(self) -> list[str]:
         return statements(self.dialect, self._schema, languages=True)
@@ -162,57 +147,23 @@ class Source(ABC):
     @contextmanager
     def _connection(self) -> Iterator[Any]:
         """The connection. It is given up after any trouble, because nobody knows in which state it is."""
+        if self._open is not None and self._is_stale():
+            self.close()
         try:
-            with self._in_time():
-                if self._open is None:
-                    self._open = self._connect()
-                yield self._open
-        except SourceTrouble:
+            if self._open is None:
+                self._open = self._connect()
+            yield self._open
+        except BaseException as error:  # such as a task's time limit
             self.close()
-            raise
-        except Exception as error:
-            self.close()
-            if self._cut_off:
-                raise self._unavailable(f"its answer took more than {CALL_TIMEOUTS * self.timeout:g} s") from error
-            raise self._trouble(error) from error
-        except BaseException:  # such as a task's time limit
-            self.close()
+            if isinstance(error, Exception) and not isinstance(error, SourceTrouble):
+                reason = " ".join(said(error).split()).rstrip(".?")
+                hint = ". Make it with `outbox-tasks feed init`" if self._lacks_table(error) else ""
+                raise self._trouble(reason + hint) from error
             raise
 
-    @contextmanager
-    def _in_time(self) -> Iterator[None]:
-        """Cuts the connection when the time is over: a time limit for one read begins anew with each byte."""
-        self._cut_off = False
-        timer = threading.Timer(CALL_TIMEOUTS * self.timeout, self._cut)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()  # a socket that is opened while the timer cuts could get the same number
-
-    def _cut(self) -> None:
-        self._cut_off = True
-        if self._line is not None:
-            with suppress(OSError):
-                self._line.shutdown(socket.SHUT_RDWR)
-
-    def _watch(self, connection: int) -> None:
-        """Let this connection be cut off, by the number of its socket. The driver may close the number itself."""
-        self._line = socket.socket(fileno=os.dup(connection))
-
-    def _trouble(self, error: Exception) -> SourceTrouble:
-        if (reason := self._misuse(error)) is not None:
-            return self._misused(reason)
-        return self._unavailable(" ".join(said(error).split()))
-
-    def _misused(self, reason: str) -> SourceTrouble:
-        return SourceTrouble(name=self.name, url=redacted(self._text), reason=without_secrets(reason, self._text))
-
-    def _unavailable(self, reason: str) -> SourceTrouble:
-        again = "The rows wait in the source, and the next run tries again"
-        return self._misused(f"{reason.rstrip('.?')}. {again}")
+    def _trouble(self, reason: str) -> SourceTrouble:
+        reason = f"{without_secrets(reason, self._text)}. The rows wait in the source, and the next run tries again"
+        return SourceTrouble(name=self.name, url=redacted(self._text), reason=reason)
 
     @property
     def _text(self) -> str:
@@ -232,7 +183,7 @@ def open_source(name: str, url: str, schema: str | None = None, timeout: float =
         rule = "it must be the URL of one database"
         raise ConfigurationError(setting=setting, value=redacted(url), rule=rule)
     if scheme not in SOURCES:
-        rule = NO_SOURCE.get(scheme, "feeds are in PostgreSQL, MySQL, MariaDB or SQLite")
+        rule = "feeds are in PostgreSQL, MySQL, MariaDB or SQLite"
         raise ConfigurationError(setting=setting, value=redacted(url), rule=rule)
     module, _, kind = SOURCES[scheme].partition(":")
     source: Source = getattr(import_module(module), kind)(name, parsed, schema, timeout)

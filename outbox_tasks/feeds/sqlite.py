@@ -15,14 +15,6 @@ from outbox_tasks.database import sql
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.feeds.source import LOOK_BYTES, MESSAGE_BYTES, Row, Source
 
-LASTING_ERRORS = {
-    sqlite3.SQLITE_AUTH, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-}  # fmt: skip
-"""Errors that don't go away by themselves. A missing table is SQLITE_ERROR."""
-
-ANOTHER_TABLE = "Somebody has put another table in the place of the one that `outbox-tasks feed init` makes"
-
 ROWS_A_DELETE = 200
 """Rows that one transaction deletes: writers wait for it."""
 
@@ -39,28 +31,15 @@ class SQLiteSource(Source):
         self._path = Path(str(url.database)).absolute()
         self._identity: tuple[int, int] | None = None
 
-    def look(self, most: int) -> list[Row]:
-        self._leave_replaced_file()
-        return super().look(most)
-
-    def delete(self, rows: Sequence[tuple[int, str]]) -> None:
-        self._leave_replaced_file()
-        super().delete(rows)
-
-    def lag(self) -> tuple[int, float]:
-        self._leave_replaced_file()
-        return super().lag()
-
     def init(self) -> str:
         """Also makes the file."""
         with closing(sqlite3.connect(self._path, timeout=self.timeout)) as made:
             made.execute("PRAGMA schema_version")
         return super().init()
 
-    def _leave_replaced_file(self) -> None:
+    def _is_stale(self) -> bool:
         """Somebody who restores a backup may have put another file in the place of the open one."""
-        if self._open is not None and self._identity != self._file():
-            self.close()
+        return self._identity != self._file()
 
     def _file(self) -> tuple[int, int] | None:
         try:
@@ -92,8 +71,6 @@ class SQLiteSource(Source):
         values = look.values({"most": most, "largest": MESSAGE_BYTES})
         with closing(connection.execute(look.text.decode(), values)) as cursor:
             for number, id, key, bytes_, message in cursor:
-                if type(number) is not int:
-                    raise self._misused(f"a row has the number {number!r:.40}. {ANOTHER_TABLE}")
                 key = None if key is None else _text(key)
                 rows.append(Row(number, _text(id), key, bytes_ or 0, _text(message)))
                 size += rows[-1].size + len(rows[-1].id)
@@ -112,11 +89,8 @@ class SQLiteSource(Source):
     def _statements(self) -> list[str]:
         return ["PRAGMA journal_mode = WAL", *super()._statements()]
 
-    def _misuse(self, error: Exception) -> str | None:
-        code = getattr(error, "sqlite_errorcode", None)
-        if "no such table" in str(error):
-            return f"{error}. Make it with `outbox-tasks feed init`"
-        return str(error) if code is not None and code & 0xFF in LASTING_ERRORS else None
+    def _lacks_table(self, error: Exception) -> bool:
+        return "no such table" in str(error)
 
 
 def _any_text(value: bytes) -> str:

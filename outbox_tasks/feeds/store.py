@@ -47,15 +47,14 @@ class Feeds:
                 return None
             return [(row.number, row.id) for row in run("feeds/left.sql", feed=feed)]
 
-    def copy(self, feed: str, token: str, rows: Sequence[Copy], *, clean: bool = True) -> set[int] | None:
-        """Write rows that were not copied before. Returns their numbers; None if the lease is lost. `clean`: see
-        `end`."""
+    def copy(self, feed: str, token: str, rows: Sequence[Copy]) -> set[int] | None:
+        """Write rows that were not copied before. Returns their numbers; None if the lease is lost."""
         row = json.dumps([{"number": each.number, "id": each.id, "messages": each.messages} for each in rows])
         # the database copies at least so many characters in a second
         limit = (self._database.settings.statement_timeout or USUAL_STATEMENT_SECONDS) + len(row) / 2**20
         with self._database.transaction(limit) as run:
             run("feeds/durable.sql")
-            answer = run("feeds/copy.sql", feed=feed, token=token, row=row, hold=LEASE_SECONDS, clean=clean)
+            answer = run("feeds/copy.sql", feed=feed, token=token, row=row, hold=LEASE_SECONDS)
             if not answer:
                 return None
             copied = set(answer[0].numbers)
@@ -65,20 +64,15 @@ class Feeds:
                 run("feeds/bury.sql", message=json.dumps(letters), destination=dead[0].messages[0]["destination"])
         return copied
 
-    def end(
-        self,
-        feed: str,
-        token: str,
-        *,
-        clean: bool,
-        lag: tuple[int, float] | None = None,
-        error: str | None = None,
-    ) -> None:
-        """Give the lease back. `clean`: all that was copied is deleted at the source. After an error nobody takes it
-        for some seconds, which grow with each run."""
+    def deleted(self, feed: str, token: str) -> None:
+        """Note that all that was copied is deleted at the source."""
+        self._database.ask("feeds/deleted.sql", feed=feed, token=token)
+
+    def end(self, feed: str, token: str, *, lag: tuple[int, float] | None = None, error: str | None = None) -> None:
+        """Give the lease back. After an error nobody takes it for some seconds, which grow with each run."""
         waiting, age = lag or (None, None)
         seen = {"waiting": waiting, "age": age, "error": error, "most": PAUSE_SECONDS_AT_MOST}
-        self._database.ask("feeds/end.sql", feed=feed, token=token, clean=clean, **seen)
+        self._database.ask("feeds/end.sql", feed=feed, token=token, **seen)
 
     def wanted(self, names: Sequence[str]) -> list[str]:
         """The feeds of these names that no bridge copies now, and whose source did not fail just now."""

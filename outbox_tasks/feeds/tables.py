@@ -1,8 +1,11 @@
-"""The statements that make a feed's table, and what goes with it."""
+"""The tables of a feed in an application's own database: the feed, and the inbox."""
 
 from __future__ import annotations
 
+from sqlalchemy import Connection
+
 from outbox_tasks.database import sql
+from outbox_tasks.migrations.connections import DjangoConnection, runner
 
 FILES = ("inbox.sql", "feed.sql")
 """What an application in Python needs."""
@@ -21,3 +24,10 @@ def statements(dialect: str, schema: str | None = None, *, languages: bool = Fal
     names = FILES + (LANGUAGES[folder] if languages else ())
     parts = (part for name in names for part in sql.source(f"feeds/{folder}/{name}").split(";\n\n"))
     return [sql.rendered(part, schema, quote=sql.quote_of(dialect))[0] for part in parts]
+
+
+def upgrade(connection: Connection | DjangoConnection, schema: str | None = None) -> None:
+    """See `migrations.upgrade_feed`."""
+    dialect = connection.dialect.name if isinstance(connection, Connection) else connection.vendor
+    for statement in statements(dialect, schema):
+        runner(connection, sql.FEEDS).script(statement)

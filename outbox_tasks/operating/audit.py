@@ -18,14 +18,14 @@ DOING = {"redrive": "redriving", "try": "trying", "discard": "discarding", "purg
 
 PHRASES = {
     "stopped": "stopped by {}", "error": "failed: {}", "missed": "{} not changed", "named": "{} named", "states": "{}",
-    "destination": "destination {}", "event_type": "type {}", "key": "key {}", "resumes": "the rest of no. {}",
+    "destination": "destination {}", "event_type": "type {}", "key": "key {}",
     "since": "sent since {}",
     "until": "sent until {}", "to": "to {}", "new_ids": "with new ids", "limit": "at most {}", "rate": "{} a second",
     "seconds": "in {} s",
 }  # fmt: skip
 """Facts in words, in the order in which they are told. Others come last, by their names."""
 
-LEFT_OUT = ("not_changed", "place", "after", "began")
+LEFT_OUT = ("not_changed", "place")
 """Facts for programs."""
 
 

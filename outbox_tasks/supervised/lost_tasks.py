@@ -12,18 +12,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from outbox_tasks.broker.task_broker import TaskBroker
+from kombu import Producer
+
+from outbox_tasks.broker.broker import queue_length
+from outbox_tasks.broker.internals import redis_unacked
+from outbox_tasks.broker.task_broker import app_of, canary, plant_canary
 from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import redacted, without_secrets
 from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 5.0
 """Seconds between two looks."""
@@ -40,7 +47,7 @@ TASKS_A_STATEMENT = 10_000
 
 def look_before_claims(resources: Resources) -> None:
     """Let the claims of an app's workers look for lost tasks."""
-    looks = PerProcess(lambda: LostTasks(resources.store, partial(TaskBroker, settings=resources.settings)))
+    looks = PerProcess(lambda: LostTasks(resources.store))
 
     def close() -> None:
         if (lost_tasks := looks.take()) is not None:
@@ -59,15 +66,42 @@ class Memory:
     """The time of the look, by the database's clock."""
     empty_at: dict[str, datetime] = field(default_factory=dict)
     """By queue, if it was empty: the time of the look."""
-    heads: dict[str, datetime] = field(default_factory=dict)
-    """By queue, when the task at its front was handed over."""
+
+
+class TaskBroker:
+    """Asks the broker of one destination. Every method raises `BrokerUnreachable`."""
+
+    def __init__(self, destination: Destination, outbox: str, settings: Settings) -> None:
+        self._app = app_of(destination, settings)
+        self._key = canary(outbox, destination.name)
+
+    def canary(self) -> frozenset[str] | None:
+        """See `plant_canary`."""
+        return self._ask(lambda producer: plant_canary(producer, self._key))
+
+    def waiting(self, queue: str) -> tuple[int, int | None]:
+        """How many tasks wait in a queue, and how many of all queues workers hold without having acknowledged them;
+        None: nobody knows."""
+        return self._ask(lambda producer: (queue_length(producer, queue), redis_unacked(producer.channel)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._app.close()
+
+    def _ask(self, question: Callable[[Producer], T]) -> T:
+        try:
+            with self._app.producer_or_acquire() as producer:
+                return question(producer)
+        except self._app.trouble as error:
+            url = self._app.pinned_broker
+            raise BrokerUnreachable(url=redacted(url), reason=without_secrets(str(error).rstrip("."), url)) from error
 
 
 class LostTasks:
     """Looks at the handed-over tasks of all `celery://` destinations."""
 
-    def __init__(self, store: Store, broker_of: Callable[[Destination, str], TaskBroker]) -> None:
-        self._store, self._broker_of = store, broker_of
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._destinations = {n: d for n, d in store.settings.destinations.items() if d.scheme == "celery"}
         self._brokers: dict[str, TaskBroker] = {}
         self._memories: dict[str, Memory] = {name: Memory() for name in self._destinations}
@@ -104,7 +138,7 @@ class LostTasks:
         broker = self._brokers.get(name)
         if broker is None:
             outbox = str(self._store.ask("deliver/identity.sql")[0].identity)
-            broker = self._brokers[name] = self._broker_of(destination, outbox)
+            broker = self._brokers[name] = TaskBroker(destination, outbox, self._store.settings)
         if emptied := self._emptied(name, broker, now):
             self._end(destination, None, emptied, 0.0, "the broker was emptied, or is new")
             self._memories[name].empty_at.clear()
@@ -130,12 +164,9 @@ class LostTasks:
         return earlier_look if earlier_tokens and not earlier_tokens & tokens else None
 
     def _look_at_queue(self, destination: Destination, broker: TaskBroker, row: Any) -> None:
-        first = broker.first(row.queue)  # workers have taken all tasks that were in front of this one
         waiting, held = broker.waiting(row.queue)
-        # A worker that does not supervise may have taken the task. It says nothing, and nothing is lost.
-        if row.heard and held is not None and self._look_before(destination, row.queue, first, held):
-            return  # its lost tasks are due again, and must not wait longer
         empty_at = self._memories[destination.name].empty_at
+        # A worker that does not supervise may have taken the task. It says nothing, and nothing is lost.
         if waiting or held or held is None or not row.heard:
             empty_at.pop(row.queue, None)
         else:
@@ -148,23 +179,6 @@ class LostTasks:
         if row.ending and waiting and waiting + (held or 0) >= expected:
             waits = {"soon": LOOKS_AHEAD * self._every, "within": destination.confirm_within}
             self._all("supervised/wait_on.sql", **self._of(destination, row.queue), **waits)
-
-    def _look_before(self, destination: Destination, queue: str, first: str | None, held: int) -> bool:
-        """Whether tasks are lost that were handed over before the task at the front of the queue. A queue is in order:
-        such tasks are with a worker, or lost. It takes two looks, because a worker may be just beginning a task. Tasks
-        with priorities are not in order."""
-        heads = self._memories[destination.name].heads
-        last = heads.pop(queue, None)
-        if first is None:
-            return False
-        parameters = {**self._of(destination, queue), "first": first, "last": last, "sure": BEGIN_SECONDS}
-        for row in self._store.ask("supervised/overtaken.sql", **parameters):
-            if last is not None and row.count > held:
-                self._end(destination, queue, last, BEGIN_SECONDS, f"queue {queue} has gone past them")
-                return True
-            if row.head is not None:
-                heads[queue] = row.head
-        return False
 
     def _end(self, destination: Destination, queue: str | None, before: datetime, sure: float, why: str) -> None:
         parameters = {**self._of(destination, queue), "before": before, "sure": sure}

@@ -36,17 +36,15 @@ class Copy(NamedTuple):
     content: str
     token: str
     """The token of its run. The worker's main process adds it as it receives the copy."""
-    body: str = ""
-    """A digest of the body that came with the header. The main process adds it too."""
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Copy | None:
         """None: there is no such header, or it can't be read: see `is_ours`."""
         header: Any = headers.get(RUN)
         try:
-            token, body = str(UUID(header.get("token") or str(uuid4()))), str(header.get("body"))
+            token = str(UUID(header.get("token") or str(uuid4())))
             id, of = str(UUID(header["id"])), str(UUID(header["of"]))
-            copy = cls(id, of, float(header["lease"]), str(header["content"]), token, body)
+            copy = cls(id, of, float(header["lease"]), str(header["content"]), token)
         except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
             return None
         return copy if 0 < copy.lease <= WEEK_SECONDS else None

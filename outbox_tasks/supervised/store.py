@@ -20,15 +20,6 @@ class Run(NamedTuple):
     token: str
 
 
-class Received(NamedTuple):
-    """What a worker has received: a task, beside what the header of a copy says. Anybody can copy a header."""
-
-    task: str
-    id: str
-    body: str
-    """A digest of the body: see `model.content`. Empty: the worker has not seen the body."""
-
-
 class Begun(NamedTuple):
     """What the row of a run says as it begins."""
 
@@ -58,24 +49,10 @@ class Runs(Database):
         """Which outbox this is."""
         return str(self.ask("deliver/identity.sql")[0].identity)
 
-    def begin(
-        self, run: Run, content: str, hold: float, holder: str | None = None, received: Received | None = None
-    ) -> Begun | None:
-        """Begin a run. None: another copy has begun it, it is over, its row is being sent again, or the worker has
-        received another task than the row says. Without `received` the relay made the task of a message. `content`: as
-        the copy's header says. Within `hold` seconds the run must be renewed."""
-        received = received or Received("", run.id, "")
-        parameters = {
-            "id": run.id,
-            "token": run.token,
-            "content": content,
-            "task": f'"task": {json.dumps(received.task)}',
-            "task_id": f'"id": {json.dumps(received.id)}',
-            "made": received.id,
-            "body": received.body,
-            "hold": hold,
-            "holder": holder or processes.holder(),
-        }
+    def begin(self, run: Run, content: str, hold: float, holder: str | None = None) -> Begun | None:
+        """Begin a run. None: another copy has begun it, it is over, or its row is being sent again. `content`: as the
+        copy's header says. Within `hold` seconds the run must be renewed."""
+        parameters = {**run._asdict(), "content": content, "hold": hold, "holder": holder or processes.holder()}
         # The first look finds no row while the relay moves it from its lease to the runs. The second look finds it.
         rows = self.ask("supervised/begin.sql", **parameters) or self.ask("supervised/begin.sql", **parameters)
         return next((Begun._make(row) for row in rows), None)

@@ -22,7 +22,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import dead_letter, key_blocked, task_ran
 from outbox_tasks.supervised.run import Copy, SupervisedRun
-from outbox_tasks.supervised.store import Begun, Received, Run, Runs
+from outbox_tasks.supervised.store import Begun, Run, Runs
 from outbox_tasks.text import said, without_secrets
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.broker_nudge import broker_nudge
@@ -105,14 +105,13 @@ class Supervisor:
             raise Ignore
         run = copy.run
         try:
-            received = Received(task.name, task.request.id, copy.body)
-            begun = _patiently(partial(self._begin, run, copy, received), BEGIN_TRIES_SECONDS)
+            begun = _patiently(partial(self._begin, run, copy), BEGIN_TRIES_SECONDS)
         except AWAY as error:
             self._put_off(task, error)
             raise Ignore from None
         supervised.set(SupervisedRun(self.settings, self.nudge, run, task, begun))
 
-    def _begin(self, run: Run, copy: Copy, received: Received, again: bool) -> Begun | None:
+    def _begin(self, run: Run, copy: Copy, again: bool) -> Begun | None:
         """What the row says as it begins; None: the answer of a first try was lost, and nobody knows. Raises `Ignore`
         unless the database has begun this run."""
         runs, identity = self._runs.get()
@@ -120,7 +119,7 @@ class Supervisor:
             text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
             log.error(text, copy.id, copy.of, identity)
             raise Ignore
-        begun = runs.begin(run, copy.content, copy.lease, received=received)
+        begun = runs.begin(run, copy.content, copy.lease)
         if begun is not None:
             return begun
         place = runs.whereabouts(copy.id)

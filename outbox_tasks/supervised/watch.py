@@ -26,10 +26,9 @@ from celery.worker import state
 from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.database.engine import PIPE
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.model import content
 from outbox_tasks.operating.heartbeats import facts_of
 from outbox_tasks.supervised.run import Copy
-from outbox_tasks.supervised.store import Received, Run, Runs
+from outbox_tasks.supervised.store import Run, Runs
 from outbox_tasks.supervised.supervisor import AWAY, Supervisor
 from outbox_tasks.text import logger
 from outbox_tasks.wire.celery_message import RUN
@@ -105,7 +104,7 @@ class Watch:
         copy = Copy.read(request.request_dict)
         if copy is None or sender.app is not self._app:
             return
-        copy = copy._replace(token=str(uuid4()), body=_digest(request))  # a token in the header is that of another run
+        copy = copy._replace(token=str(uuid4()))  # a token in the header is that of another run
         request.request_dict[RUN] = copy._asdict()
         self._received[copy.token] = _Received(request, copy)
         if copy.lease / RENEWALS_A_LEASE < self._every:
@@ -127,9 +126,7 @@ class Watch:
         copy = Copy.read(vars(request))
         if copy is None or os.getpid() != self._pid or sender.app is not self._app:
             return
-        # Celery has not shown the body of a task that was revoked before it came.
-        received = Received(request.task, request.id, copy.body if copy.token in self._received else "")
-        self._do(partial(_discard, copy=copy, received=received, code="expired" if expired else "revoked"))
+        self._do(partial(_discard, copy=copy, code="expired" if expired else "revoked"))
 
     def _on_unknown(self, sender: Any = None, message: Any = None, name: str | None = None, **_: Any) -> None:
         """Celery has dropped a copy of a task that this worker does not know. Another release may know it."""
@@ -262,14 +259,9 @@ class Watch:
             self._consumer.timer.call_after(0, request.cancel, (self._consumer.pool, "KILL"))
 
 
-def _digest(request: Any) -> str:
-    body = request.message.body
-    return content(body.encode() if isinstance(body, str) else bytes(body), {})
-
-
-def _discard(runs: Runs, copy: Copy, received: Received, code: str) -> None:
+def _discard(runs: Runs, copy: Copy, code: str) -> None:
     """Archive a task that was revoked or has expired, whether or not it had begun."""
     run = copy.run
     error = "it was to be run before now" if code == "expired" else "it was revoked"
-    if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease, received=received):
+    if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease):
         runs.discard(run, code, error)

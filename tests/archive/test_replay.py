@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
-from click.testing import Result
 from sqlalchemy import Engine, Text, cast, func, literal
 from sqlalchemy.orm import Session
 
@@ -49,16 +47,11 @@ def run(command: Command) -> Command:
     return partial(command, "replay")
 
 
-def told(result: Result) -> Any:
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 def replay(store: Store, wanted: Replay | None = None, **how: Any) -> Done:
     wanted = wanted or Replay(SENT)
-    how = {"who": "ann", "why": "they lost it", "token": uuid4(), "limit": wanted.limit, "wake": False, **how}
+    how = {"who": "ann", "why": "they lost it", "token": uuid4(), "wake": False, **how}
     with closing(Runner(store)) as runner:
-        entry = runner.begin("replay", wanted.filter, wanted.ids, until=wanted.began, more=wanted.facts, **how)
+        entry = runner.begin("replay", wanted.filter, wanted.ids, more=wanted.facts, **how)
         return runner.follow(entry, "ann")
 
 
@@ -177,8 +170,6 @@ class TestWhich:
             Replay(SENT, to="elsewhere").planned(store)
         with pytest.raises(ActRefused, match="1 of the messages are not in the archive"):
             Replay(ids=(uuid4(),)).planned(store)
-        with pytest.raises(ActRefused, match=r"no\. 99 of"):
-            Replay.resumed(store, 99)
         assert (rows.hot(), acts(rows)) == ([], [])
 
 
@@ -198,49 +189,31 @@ class TestOrder:
 
 
 class TestStopped:
-    def test_goes_on_where_it_was_stopped(self, store: Store, rows: Rows, archived: Archived) -> None:
+    def test_another_process_goes_on_where_it_was(self, store: Store, rows: Rows, archived: Archived) -> None:
         for days in (1, 2):
             archived.fill(archived.ago(days), 30)
         assert Replay(SENT).planned(store).count == 60
-        first, second = Runner(store), Runner(store)
-        how: dict[str, Any] = {"who": "ann", "why": None, "token": uuid4(), "rate": 100.0, "limit": 50, "wake": False}
-        entry = first.begin("replay", SENT, more={}, **how)
-        for runner in (first, second):  # another process takes it over
-            for _ in range(2):
+        how: dict[str, Any] = {"who": "ann", "why": None, "token": uuid4(), "rate": 100.0, "limit": 25, "wake": False}
+        entry = Runner(store).begin("replay", SENT, more={}, **how)
+        for runner, batches in ((Runner(store), 2), (Runner(store), 1)):
+            rows.clear_work()  # they are sent: only the place can keep them from being sent again
+            for _ in range(batches):
                 eventually(lambda: runner._batch({entry}, 60.0) == 0.0)  # noqa: B023
-        assert first.stop(entry, "bob")
         [act] = acts(rows)
-        assert (act.count, act.facts["place"]["passed"]) == (40, 40)
-        rows.clear_work()  # they are sent: only the place can keep them from being sent again
-        rest = Replay.resumed(store, entry)
-        assert (rest.planned(store).count, rest.limit) == (20, 10)
-        assert replay(store, rest).count == 10
-        rows.clear_work()
-        assert replay(store, Replay.resumed(store, acts(rows)[-1].seq)).count == 0
-        assert acts(rows)[-1].facts["resumes"] == entry
+        assert (act.count, act.facts["place"]["passed"], len(rows.hot())) == (25, 25, 5)
 
-    @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
-    def test_by_a_signal_it_can_go_on_too(
-        self, run: Command, command: Command, rows: Rows, archived: Archived, by: signal.Signals
-    ) -> None:
+    def test_by_a_signal_it_says_what_it_has_done(self, rows: Rows, command: Command, archived: Archived) -> None:
         archived.fill(archived.ago(1), 300)
         arguments = ["-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "50"]
         output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen([sys.executable, *arguments], env=os.environ, **output) as process:
             eventually(rows.hot)
-            process.send_signal(by)
+            process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=60)
         [act] = acts(rows)
         assert 0 < act.count == len(rows.hot()) < 300
-        if by is signal.SIGKILL:  # it is still under way, and nobody runs it
-            assert "to end it: outbox-tasks audit --stop" in run("--resume", str(act.seq)).stderr
-            command("audit", "--stop", str(act.seq))
-        if by is signal.SIGTERM:
-            assert f"{act.count} message" in out
-            assert f"To go on: outbox-tasks replay --resume {act.seq}" in out
-            assert process.returncode == 1
-        rows.clear_work()
-        assert told(run("--resume", str(act.seq), "--yes", "--json"))["replayed"] == 300 - act.count
+        assert f"{act.count} message" in out
+        assert process.returncode == 1
 
 
 class TestTheCommand:
@@ -259,7 +232,7 @@ class TestTheCommand:
     @pytest.mark.parametrize(
         "arguments",
         [
-            (), (str(UUID(int=1)), "--all"), ("--since", "noon"), ("--all", "--json"), ("--resume", "1", "--all"),
+            (), (str(UUID(int=1)), "--all"), ("--since", "noon"), ("--all", "--json"),
             ("--rate", "0", "--all"), ("--state", "dead"),
         ],
     )  # fmt: skip

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
+import pymysql
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outbox_tasks import migrations
+from outbox_tasks.feeds.source import Source, open_source
 from tests.integration.own_database import own_database
 from tests.integration.sessions import configure_django
 
@@ -25,16 +27,42 @@ DIALECTS = ("sqlite", "postgresql", "mariadb", "mysql")
 ASYNC_CLIENTS = {"sqlite": "aiosqlite", "postgresql": "asyncpg", "mysql": "aiomysql", "mariadb": "aiomysql"}
 
 
-@dataclass
 class Place:
     """A database. `postgres` is any PostgreSQL: Django's default, for the other tests of the process."""
 
-    engine: Engine
-    postgres: str
+    def __init__(self, engine: Engine, postgres: str) -> None:
+        self.engine = engine
+        self.dialect = engine.dialect.name
+        self.url = engine.url.set(drivername=self.dialect).render_as_string(hide_password=False)
+        self._postgres = postgres
+        self._opened: list[Any] = []
 
-    @property
-    def dialect(self) -> str:
-        return self.engine.dialect.name
+    def source(self, timeout: float = 5.0) -> Source:
+        self._opened.append(source := open_source("eu", self.url, timeout=timeout))
+        return source
+
+    def connect(self, *, wait: float = 5) -> Any:
+        """A connection of an application's plain driver, which begins transactions by itself."""
+        url = self.engine.url
+        if self.dialect == "sqlite":
+            path = str(url.database)
+            connection: Any = sqlite3.connect(path, timeout=wait, isolation_level="IMMEDIATE", check_same_thread=False)
+            connection.execute("PRAGMA synchronous = NORMAL")
+        elif self.dialect == "postgresql":
+            connection = psycopg.connect(self.url)
+        else:
+            login = {"host": url.host, "port": url.port, "user": url.username, "database": url.database}
+            connection = pymysql.connect(**login, charset="utf8mb4")  # type: ignore[arg-type]
+            run(connection, f"SET SESSION innodb_lock_wait_timeout = {wait:.0f}")
+        self._opened.append(connection)
+        return connection
+
+    def write(self, connection: Any, key: str | None = None, message: str = "{}") -> str:
+        """Insert a row; returns its id."""
+        id = str(uuid4())
+        sql = "INSERT INTO outbox_feed (id, ordering_key, message) VALUES (%s, %s, %s)"
+        run(connection, sql.replace("%s", "?") if self.dialect == "sqlite" else sql, (id, key, message))
+        return id
 
     def asynchronous(self) -> AsyncEngine:
         made = create_async_engine(self.engine.url.set(drivername=f"{self.dialect}+{ASYNC_CLIENTS[self.dialect]}"))
@@ -44,7 +72,7 @@ class Place:
 
     def django(self) -> Any:
         """Django's connection, of this thread."""
-        configure_django(self.postgres)
+        configure_django(self._postgres)
         from django.db import connections
 
         url = self.engine.url
@@ -54,8 +82,6 @@ class Place:
         if self.dialect == "sqlite":
             given["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}
         if self.dialect in ("mysql", "mariadb"):
-            import pymysql
-
             pymysql.install_as_MySQLdb()
         alias = f"place {url.port} {url.database}"
         connections.settings[alias] = connections.configure_settings({"default": {}, alias: given})[alias]
@@ -81,9 +107,23 @@ class Place:
         return [{**json.loads(row.message), "id": str(row.id), "key": row.ordering_key} for row in self.rows()]
 
     def clear(self) -> None:
+        """End what a test has left, and empty the tables."""
+        while self._opened:
+            with suppress(pymysql.Error):  # it is closed already, or was killed
+                self._opened.pop().close()
         with self.engine.begin() as connection:
             for table in ("outbox_feed", "outbox_inbox"):
                 connection.execute(text(f"DELETE FROM {table}"))
+
+
+def run(connection: Any, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(sql, values)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def ids(source: Source, most: int = 1000) -> list[str]:
+    return [row.id for row in source.look(most)]
 
 
 def begin_at_once(engine: Engine) -> None:
@@ -101,7 +141,7 @@ def begin_at_once(engine: Engine) -> None:
 
 @contextmanager
 def own_place(dialect: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A database of this dialect, with the tables, for a module of tests."""
+    """A database of this dialect, with the tables, for a module of tests. Skips if there is no such server."""
     postgres: Engine = request.getfixturevalue("engine")
     with ExitStack() as stack:
         if dialect == "postgresql":
@@ -135,3 +175,31 @@ def sqlite_engine(file: Path) -> Engine:
     engine = create_engine(f"sqlite:///{file}")
     begin_at_once(engine)
     return engine
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with own_place(request.param, tmp_path_factory.mktemp("place"), request) as place:
+        with closing(place.source()) as source:
+            source.init()
+        yield place
+
+
+@pytest.fixture
+def place(made: Place) -> Iterator[Place]:
+    made.clear()
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def source(place: Place) -> Source:
+    return place.source()
+
+
+@pytest.fixture
+def overlapping(place: Place) -> Place:
+    """A database in which transactions overlap."""
+    if place.dialect == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    return place

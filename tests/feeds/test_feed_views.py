@@ -47,9 +47,9 @@ def store(new_store: MakeStore, fed: Settings) -> Store:
     store = new_store(feeds=fed.feeds, destinations=fed.destinations)
     feeds = Feeds(store)
     feeds.take("shop", token := str(uuid4()))
-    feeds.end("shop", token, clean=True, lag=(2, 7.0))
+    feeds.end("shop", token, lag=(2, 7.0))
     feeds.take("gone", token)
-    feeds.end("gone", token, clean=True, error=WHY)
+    feeds.end("gone", token, error=WHY)
     table = qualified(fed.database_schema, "outbox_feeds")
     with store.connection() as connection:
         connection.execute(text(f"UPDATE {table} SET failed_at = failed_at - interval '1 hour'"))

@@ -74,7 +74,7 @@ def busy(store: Store, rows: Rows) -> Store:
             connection.execute(insert(t.heartbeats).values(name=name, kind=kind, seen_at=seen, facts={}))
     feeds = Feeds(store)
     feeds.take("eu", token := str(uuid4()))
-    feeds.end("eu", token, clean=True, lag=(1, 5.0))
+    feeds.end("eu", token, lag=(1, 5.0))
     return store
 
 

@@ -243,11 +243,11 @@ def test_a_feed_that_fails_or_is_late_and_its_queue_without_a_worker(
     assert roots(fed) == {}
     feeds = Feeds(store)
     feeds.take("eu", token := str(uuid4()))
-    feeds.end("eu", token, clean=True, lag=(3, site.stale_after + 60))
+    feeds.end("eu", token, lag=(3, site.stale_after + 60))
     assert (of_feeds().code, of_feeds().which, of_feeds().how_many) == ("feed_late", "eu", 3)
     assert of_feeds().fact == "The feed eu has a row that waits for 6 min."
     feeds.take("eu", token)
-    feeds.end("eu", token, clean=True, error="it is gone")
+    feeds.end("eu", token, error="it is gone")
     sql(engine, schema)("UPDATE outbox_feeds SET failed_at = failed_at - interval '6 min'")
     assert of_feeds().fact == "The feed eu can't be read for 6 min: it is gone"
     assert roots(site) == {}

@@ -21,7 +21,7 @@ FAULTS = [
     Fault("outbox_tasks/archive/replay_copy.py", "headers.get(REPLAYED_ID, str(original.id))", "str(original.id)",
         REPLAY,
         "A replay of a replay forgets the first original."),
-    Fault("outbox_tasks/archive/replay.py", 'act["most"] - reached["passed"]', 'act["most"]', REPLAY,
+    Fault("outbox_tasks/archive/replay.py", 'act["most"] - passed', 'act["most"]', REPLAY,
         "A replay that goes on forgets how much of its limit is used."),
     Fault("outbox_tasks/archive/replay.py", "min(replay.until or as_of, as_of)", "replay.until or as_of", REPLAY,
         "A replay meets its own copies."),

@@ -39,10 +39,9 @@ def copy_of(rows: Rows, runs: Runs, id: str, lease: float = 30.0) -> dict[str, A
     row = rows.one(id)
     task = TaskMessage.loads(row.headers[ENVELOPE])
     args, kwargs, embed = json.loads(row.payload)
-    said = {"id": id, "of": runs.identity(), "lease": lease, "content": content(row.payload, row.headers),
-            "body": content(row.payload, {})}  # fmt: skip
+    header = {"id": id, "of": runs.identity(), "lease": lease, "content": content(row.payload, row.headers)}
     delivery = {"exchange": task.exchange, "routing_key": task.routing_key, "priority": task.priority}
-    return {**task.headers, **embed, "args": args, "kwargs": kwargs, "delivery_info": delivery, RUN: said,
+    return {**task.headers, **embed, "args": args, "kwargs": kwargs, "delivery_info": delivery, RUN: header,
             "properties": task.properties}  # fmt: skip
 
 

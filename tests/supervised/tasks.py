@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -11,8 +10,7 @@ from uuid import uuid4
 
 import redis
 
-from outbox_tasks.model import content
-from outbox_tasks.supervised.store import Received, Run, Runs
+from outbox_tasks.supervised.store import Run, Runs
 
 QUEUE = "shop"
 
@@ -26,10 +24,9 @@ class Tasks:
     def __init__(self, url: str, runs: Runs) -> None:
         self.client = redis.Redis.from_url(url)
         self.runs = runs
-        self._received: dict[str, Received] = {}
 
     def all(self) -> list[dict[str, Any]]:
-        return [self._read(each) for each in reversed(self.client.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
+        return [json.loads(each) for each in reversed(self.client.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
 
     def headers(self) -> list[dict[str, Any]]:
         return [task["headers"]["outbox"] for task in self.all()]
@@ -37,22 +34,11 @@ class Tasks:
     def take(self) -> dict[str, Any] | None:
         """The header of the next task, which leaves the queue."""
         text: Any = self.client.rpop(QUEUE)
-        return None if text is None else self._read(text)["headers"]["outbox"]
+        return None if text is None else json.loads(text)["headers"]["outbox"]
 
     def begin(self, header: dict[str, Any]) -> Run | None:
         run = Run(header["id"], str(uuid4()))
-        return (
-            run
-            if self.runs.begin(run, header["content"], header["lease"], None, self._received[header["id"]])
-            else None
-        )
-
-    def _read(self, text: Any) -> dict[str, Any]:
-        task: dict[str, Any] = json.loads(text)
-        if said := task["headers"].get("outbox"):
-            body = content(b64decode(task["body"]), {})
-            self._received[said["id"]] = Received(task["headers"]["task"], task["headers"]["id"], body)
-        return task
+        return run if self.runs.begin(run, header["content"], header["lease"]) else None
 
 
 def supervised(broker: str, **values: Any) -> dict[str, Any]:

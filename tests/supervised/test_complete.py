@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
@@ -106,10 +106,10 @@ def test_a_rolled_back_completion_leaves_the_end_to_the_task(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_savepoint_that_was_rolled_back_the_lease_is_asked_again(
-    kind: str, app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
+def test_a_savepoint_keeps_or_undoes_it_and_then_the_lease_is_asked_again(
+    kind: str, app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine, caplog: Any
 ) -> None:
-    def act(task: Any, lost: str) -> None:
+    def act(task: Any, lost: bool) -> None:
         with driver(kind, outbox, engine) as driven:
             driven.begin()
             driven.savepoint()
@@ -117,62 +117,21 @@ def test_after_a_savepoint_that_was_rolled_back_the_lease_is_asked_again(
             driven.undo()
             if lost:
                 rows.change(lease=None, begun=False, handed_at=None)
-            if lost != "committed":
-                completing(driven, "done")
-            driven.commit()
-        with driver(kind, outbox, engine) as driven:
-            driven.begin()
-            completing(driven, "done")
-            driven.commit()
-
-    app.act = act
-    kept = call("")
-    worker.run(kept)
-    assert rows.state(kept) == "sent"
-    for lost in ("open", "committed"):
-        id = call(lost)
-        assert isinstance(worker.run(id).exception, RunLost)
-        assert rows.one(id).status == "pending"
-        rows.change(status="dead")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_savepoint_that_is_released_keeps_the_completion(
-    kind: str, app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine, caplog: Any
-) -> None:
-    def act(task: Any) -> None:
-        with driver(kind, outbox, engine) as driven:
-            driven.begin()
             driven.savepoint()
-            completing(driven, "whole")
+            completing(driven, "done")
             driven.release()
             completing(driven, "again")
-            driven.savepoint()
-            driven.undo()
             driven.commit()
 
     app.act = act
-    id = call()
-    worker.run(id)
-    assert rows.state(id) == "sent"
+    kept, lost = call(False), call(True)
+    worker.run(kept)
+    assert rows.state(kept) == "sent"
     assert "lease had run out" not in caplog.text
-
-
-def test_a_run_that_was_given_up_can_not_complete(
-    app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
-) -> None:
-    def act(task: Any) -> None:
-        rows.change(lease=None, begun=False, handed_at=None)
-        with Session(engine) as session, session.begin():
-            session.execute(text("CREATE TEMP TABLE effect (n int)"))
-            outbox.complete(session)
-
-    app.act = act
-    id = call()
-    raised = worker.run(id)
-    assert isinstance(raised.exception, RunLost)
-    assert "its lease ran out while it ran" in str(raised.exception)
-    assert rows.one(id).status == "pending"
+    error = worker.run(lost).exception
+    assert isinstance(error, RunLost)
+    assert "its lease ran out while it ran" in str(error)
+    assert rows.one(lost).status == "pending"
 
 
 def test_outside_a_supervised_task_or_a_transaction_it_is_refused(

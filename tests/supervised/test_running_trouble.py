@@ -16,7 +16,6 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from outbox_tasks import Outbox
-from outbox_tasks.database.schema import VERSION
 from outbox_tasks.supervised import supervisor
 from tests.conftest import Rows, eventually
 from tests.supervised.running import Call, Worker, app, call, outbox, worker
@@ -136,18 +135,3 @@ def test_a_worker_says_at_its_start_what_it_lacks(
         assert "permission denied for table outbox_runs" in caplog.text
     finally:
         execute(engine, f"DROP OWNED BY {role}; DROP ROLE {role}")
-
-
-def test_tables_of_another_release_are_named_at_the_start_and_run_nothing(
-    app: Celery, worker: Worker, call: Call, queue: Any, rows: Rows, engine: Engine, schema: str, caplog: Any
-) -> None:
-    id = call(1)
-    copy = worker.copy(id)
-    execute(engine, f"DELETE FROM {schema}.outbox_versions WHERE version = {VERSION}")
-    execute(engine, f"INSERT INTO {schema}.outbox_versions (version) VALUES ({VERSION - 1})")
-    execute(engine, f"ALTER TABLE {schema}.outbox_runs DROP COLUMN handed_at CASCADE")
-    worker.supervisor.check()
-    assert f"are of version {VERSION - 1}, and this release needs version {VERSION}" in caplog.text
-    worker.trace(copy)
-    assert app.seen == []
-    assert len(queue()) == 1

@@ -3,9 +3,7 @@ stays on the row, and who waits for whom."""
 
 from __future__ import annotations
 
-import base64
 import json
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,7 +20,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import drain_batches
-from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows
 from tests.integration.acting import acted
 from tests.supervised.tasks import QUEUE, Send, Tasks, supervised
 
@@ -66,55 +64,6 @@ class TestHandOver:
         assert all(tasks.begin(task["headers"]["outbox"]) for task in tasks.all()[:2])
         app.close()
 
-    def test_a_retry_of_a_run_is_handed_over_as_the_new_copy_says(self, tasks: Tasks, rows: Rows, send: Send) -> None:
-        rows.insert(payload=b'{"n": 1}')
-        send()
-        [old] = tasks.headers()
-        run = tasks.begin(old)
-        assert run is not None
-        copy = {"text": '{"n": 2}', "headers": {}, "content_type": "application/json"}
-        assert tasks.runs.retry(run, copy, 0, "OSError", "busy")
-        assert send() == {"handed": 1}
-        _, new = tasks.headers()
-        assert tasks.begin(old) is None
-        assert tasks.begin(new) is not None
-        assert json.loads(base64.b64decode(tasks.all()[-1]["body"]))[0] == [{"n": 2}]
-
-    def test_a_worker_that_is_quicker_than_the_settle_is_no_trouble(
-        self, confirming: Store, tasks: Tasks, rows: Rows, send: Send, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        [id] = rows.insert(payload=b"{}")
-        settle = confirming.settle
-
-        def late(*arguments: Any, **keywords: Any) -> set[str]:
-            run = tasks.begin(tasks.headers()[0])
-            assert run is not None
-            assert tasks.runs.done(run)
-            return settle(*arguments, **keywords)
-
-        monkeypatch.setattr(confirming, "settle", late)
-        assert send() == {"handed": 1}
-        [row] = rows.archived()
-        assert (str(row.id), row.state, row.last_error_code) == (id, "sent", None)
-
-
-class TestOrder:
-    def test_the_next_task_of_a_key_waits_until_the_one_before_has_run(
-        self, tasks: Tasks, rows: Rows, send: Send
-    ) -> None:
-        ids = rows.insert(3, payload=b"{}", key="k")
-        other = rows.insert(2, payload=b"{}")
-        assert send() == {"handed": 3}
-        for n, id in enumerate(ids):
-            header = tasks.headers()[-1] if n else next(h for h in tasks.headers() if h["id"] == id)
-            assert header["id"] == id
-            run = tasks.begin(header)
-            assert run is not None
-            assert send() == {}, "while it runs"
-            assert tasks.runs.done(run)
-            assert send() == ({"handed": 1} if n < 2 else {})
-        assert {row.id for row in rows.hot()} == {UUID(id) for id in other}
-
     def test_a_task_that_asked_for_it_holds_up_its_key_too(
         self, new_store: MakeStore, rows: Rows, broker_url: str, tasks: Tasks
     ) -> None:
@@ -130,45 +79,20 @@ class TestOrder:
         publishers.close()
         assert steps[Step.HANDED] == len(tasks.all()) == 1
 
-
-class TestActs:
-    def test_a_handed_over_task_can_be_discarded_and_its_copies_never_run(
-        self, confirming: Store, tasks: Tasks, rows: Rows, send: Send
-    ) -> None:
-        [id] = rows.insert(payload=b"{}")
+    def test_a_handed_over_task_can_be_cancelled_or_discarded_and_a_running_one_cannot(
+        self, settings: MakeSettings, engine: Engine, broker_url: str, confirming: Store, tasks: Tasks, rows: Rows,
+        send: Send,
+    ) -> None:  # fmt: skip
+        running, cancelled, discarded = ids = rows.insert(3, payload=b"{}")
         send()
-        assert acted(confirming, "discard", [id], states=("handed over",)).count == 1
-        assert tasks.begin(tasks.headers()[0]) is None
-        assert tasks.runs.whereabouts(id) == ("discarded", rows.archived()[0].locked_by)
-
-    def test_it_can_be_cancelled_and_a_running_one_cannot(
-        self, settings: MakeSettings, engine: Engine, broker_url: str, tasks: Tasks, rows: Rows, send: Send
-    ) -> None:
-        ids = rows.insert(2, payload=b"{}")
-        send()
-        running = next(header for header in tasks.headers() if header["id"] == ids[0])
-        assert tasks.begin(running) is not None
+        headers = {header["id"]: header for header in tasks.headers()}
+        assert tasks.begin(headers[running]) is not None
         outbox = Outbox(settings(destinations=supervised(broker_url)))
         with Session(engine) as session, session.begin():
-            assert [outbox.cancel(session, UUID(id)) for id in ids] == [False, True]
-        assert [rows.state(id) for id in ids] == ["running", "discarded"]
-
-    def test_a_task_that_failed_runs_again_with_edited_arguments_only(
-        self, confirming: Store, tasks: Tasks, rows: Rows, send: Send
-    ) -> None:
-        [id] = rows.insert(payload=b'{"n": 1}')
-        send()
-        rows.change([id], locked_until=seconds_from_now(-1))
-        assert send() == {"handed": 1}
-        first, copy = tasks.headers()
-        run = tasks.begin(first)
-        assert run is not None
-        assert tasks.runs.dead(run, "ValueError", "no", None)
-        rows.change([id], payload=b'{"n": 2}')
-        acted(confirming, "redrive", [id])
-        assert send() == {"handed": 1}
-        assert tasks.begin(copy) is None
-        assert tasks.begin(tasks.headers()[-1]) is not None
+            assert [outbox.cancel(session, UUID(id)) for id in (running, cancelled)] == [False, True]
+        assert acted(confirming, "discard", [running, discarded], states=("handed over",)).count == 1
+        assert [rows.state(id) for id in ids] == ["running", "discarded", "discarded"]
+        assert [tasks.begin(headers[id]) for id in ids] == [None] * 3
 
 
 @pytest.mark.parametrize("scheme", ["redis+stream://localhost/0/orders", "https://example.org/"])

@@ -54,8 +54,7 @@ def begun(box: Box, runs: Runs, seq: int, hold: float = 60) -> Run:
 
 def begin_of(run: Run) -> dict[str, Any]:
     """The parameters of a begin."""
-    return {**run._asdict(), "content": SAME, "task": "", "task_id": "", "made": run.id, "body": "", "hold": 60,
-            "holder": "another worker"}  # fmt: skip
+    return {**run._asdict(), "content": SAME, "hold": 60, "holder": "another worker"}
 
 
 def ending(run: Run, *following: dict[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,6 @@ def test_no_other_transport_is_taken_for_redis() -> None:
         consumer: Any = SimpleNamespace(task_consumer=taking, event_dispatcher=None, connection=connection)
         assert internals.redis_length(channel, "any") is None
         assert internals.redis_unacked(channel) is None
-        assert internals.redis_first(channel, "any") is None
         internals.wrap_redis_read(consumer, pytest.fail)
         internals.wrap_event_publish(consumer, pytest.fail)
         internals._close_redis(consumer)

@@ -118,8 +118,6 @@ def _report(store: Store, choice: Choice, done: Done) -> None:
             say(f"{many(done.missed, 'message')} not: {WHY_NOT.get(choice.action, WHY_NOT['redrive'])}.", err=True)
         if choice.action == "redrive" and done.count:
             say(f"What becomes of them: outbox-tasks audit --became {done.entry}")
-        if choice.action == "replay" and (done.stopped or done.error) and not choice.ids:
-            say(f"To go on: outbox-tasks replay --resume {done.entry}", err=True)
     if done.stopped or done.error or ids:
         raise SystemExit(1)
 

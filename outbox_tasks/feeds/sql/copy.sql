@@ -3,7 +3,6 @@
 --
 -- row: JSON rows of number, id and messages: what `outbox_write` reads. hold: seconds for which the lease goes on.
 -- One snapshot is enough: the token is ours, so whoever copied before us had committed when we took the lease.
--- clean: all that was noted before is deleted at the source.
 WITH seen AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:row::json) AS r(number bigint, id text, messages json)
 ), span AS MATERIALIZED (  -- int8range stores its upper end as the last number + 1, which the highest number has not
@@ -20,9 +19,6 @@ WITH seen AS MATERIALIZED (
     locked_until = clock_timestamp() + :hold::float * interval '1 second', looked_at = clock_timestamp(),
     copied = f.copied + (SELECT count(*) FROM fresh)
   WHERE f.name = :feed AND f.token = :token::uuid RETURNING f.name
-), deleted AS (
-  UPDATE :schema.outbox_copied SET deleted = true WHERE feed = :feed AND NOT deleted AND EXISTS (SELECT FROM mine)
-    AND :clean::boolean
 ), noted AS (
   INSERT INTO :schema.outbox_copied (feed, span, numbers, ids)
   SELECT mine.name, span.seen, array_agg(number ORDER BY number), array_agg(id ORDER BY number)

@@ -2,18 +2,11 @@
 -- waited: seconds since it was handed over.
 --
 -- The task is handed over; or the relay is just sending it, and its worker was quicker than the relay's settle. A copy of
--- other content, from before a retry or an edit, does not begin; nor does another task that has the header of a copy.
--- id; token: the run's own; content: see parts/copy.sql; task, task_id, made, body: what the worker has received beside
--- the header; holder; hold: seconds that the run has to say that it still runs.
+-- other content, from before a retry or an edit, does not begin.
+-- id; token: the run's own; content: see parts/copy.sql; holder; hold: seconds that the run has to say that it still runs.
 WITH message AS MATERIALIZED (
-  SELECT m.seq, m.id, m.destination, m.key
-  FROM :schema.outbox_messages m CROSS JOIN LATERAL (SELECT m.headers ->> 'celery-message' AS stored) AS e
-  WHERE m.id = :id::uuid AND
+  SELECT m.seq, m.id, m.destination, m.key FROM :schema.outbox_messages m WHERE m.id = :id::uuid AND
   \ir parts/copy.sql
-  AND CASE WHEN e.stored IS NULL THEN m.id::text = :made::text  -- the relay makes a task of a message that is none
-           ELSE (strpos(e.stored, '"task": ') = 0 OR strpos(e.stored, :task::text) > 0 AND strpos(e.stored, :task_id::text) > 0)
-            AND (:body::text = '' OR strpos(e.stored, '"compression": "') > 0
-                 OR left(encode(sha256(m.payload), 'hex'), 16) = :body) END
 ), begun AS (
   UPDATE :schema.outbox_runs r
   SET state = 'running', token = :token::uuid, holder = :holder::text, unheard = 0,
