@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from uuid import UUID
 
-from celery import Celery, Task, chord, current_app
+from celery import Celery, Task, current_app
 from celery.canvas import Signature
 from celery.result import AsyncResult
 
@@ -25,7 +25,6 @@ from outbox_tasks.writing.capture import (
     capturing,
     direct,
     nothing_stored,
-    refuse_chords,
     refuse_unaccepted,
     storing_on_commit,
 )
@@ -39,7 +38,6 @@ from outbox_tasks.writing.transactions import (
     current,
     is_async_connection,
     is_awaited,
-    is_django,
     transaction,
     unwrapped,
 )
@@ -88,11 +86,8 @@ class Outbox:
         celery: Celery | None = None,
         feed: Callable[[], str] | str | None = None,
     ) -> None:
-        check("settings", settings, settings is None or isinstance(settings, Settings), "must be outbox_tasks.Settings")
         if celery is not None:
             check_app("celery", celery)
-        named = feed is None or isinstance(feed, str) or callable(feed)
-        check("feed", feed, named, "must be the name of a feed, or a function that returns it")
         self.settings = settings or Settings()
         self.celery = celery
         self.feed = feed
@@ -184,8 +179,6 @@ class Outbox:
         nothing and returns None is refused too.
         """
         check_task(task)
-        if isinstance(task, chord):
-            refuse_chords(task.app, "celery.chord")
         stored: list[str | None] = []
         with self._capturing(session, confirm=confirm, stored=stored):
             if isinstance(task, str):
@@ -243,8 +236,6 @@ class Outbox:
         from outbox_tasks.worker.install import install  # an application that only writes does not need it
 
         check_app("app", app)
-        fits = capture is None or is_django(capture) or callable(capture)
-        check("capture", capture, fits, "must be a scoped_session, Django's connection, or a function")
         install(app, self.settings)
         app.outbox_of_app = self
         if self.celery is None:

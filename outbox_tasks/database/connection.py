@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy import Connection, Engine, Executable, PoolProxiedConnection
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy import Connection, Engine, PoolProxiedConnection
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks.database import sql
@@ -190,20 +190,11 @@ class Database:
             driver.execute("SET LOCAL idle_in_transaction_session_timeout = 0", prepare=False)
             yield bool(row.ours)
 
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """A connection of SQLAlchemy's, on which every statement is its own transaction."""
-        try:
-            with self.engine.connect() as connection, _unharmed(connection):
-                yield connection
-        except (DBAPIError, PoolTimeout) as error:
-            self._raise_ours(getattr(error, "orig", error))
-            raise
-
-    def rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
-        """Run a statement of SQLAlchemy's and return its rows."""
-        with self.connection() as connection:
-            return connection.execute(statement, parameters).all()
+    def query(self, text: str, *values: Any) -> Sequence[Any]:
+        """Run a statement that is no verb, and return its rows."""
+        with self._driver() as driver:
+            cursor = driver.execute(text.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
 
     def _raise_ours(self, error: BaseException | None) -> None:
         """Raise trouble with the database as our own error. Returns if `error` is our own mistake."""
@@ -223,22 +214,6 @@ def _patient(driver: Patient, limit: float | None) -> Iterator[None]:
         yield
     finally:
         driver.patience = usual
-
-
-@contextmanager
-def _unharmed(connection: Connection) -> Iterator[None]:
-    """Close the connection if its state is unknown, so that the next user gets a new one."""
-    try:
-        yield
-    except DBAPIError as error:
-        # After a failover a new connection may lead to the new primary.
-        if getattr(error.orig, "sqlstate", None) == READ_ONLY:
-            connection.invalidate()
-        raise
-    except BaseException:
-        # A time limit or a person interrupted it somewhere.
-        connection.invalidate()
-        raise
 
 
 def lacks_rights(error: DatabaseUnavailable) -> bool:

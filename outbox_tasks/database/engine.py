@@ -116,7 +116,6 @@ def relay_engine(settings: Settings, application_name: str, session: Mapping[str
         pool_use_lifo=True,  # a server process that has just run this statement runs it faster
         use_native_hstore=False,  # saves a query for each connection
         json_deserializer=_any_json,
-        hide_parameters=True,  # no error may quote the contents of a row
         connect_args={
             "connect_timeout": 5,
             "client_encoding": "utf8",

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, MetaData, Table, Text, Uuid, func, select
+from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, MetaData, Table, Text, Uuid
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
-from sqlalchemy.sql import Select, quoted_name
+from sqlalchemy.sql import quoted_name
 
 VERSION = 15
 """The version of the tables that this release makes, reads and writes."""
@@ -38,8 +37,6 @@ class Tables:
     """The view of messages that were sent or discarded."""
     inbox: Table
     """The messages that consumers have taken in the last days."""
-    versions: Table
-    """Which version the tables have."""
 
 
 def where(schema: str | None) -> str:
@@ -88,10 +85,4 @@ def tables(schema: str | None = None) -> Tables:
             Column("message_id", Text),
             Column("received_at", DateTime(True)),
         ),
-        Table("outbox_versions", metadata, Column("version", Integer)),
     )
-
-
-def version(t: Tables) -> Select[Any]:
-    """The version of the tables."""
-    return select(func.max(t.versions.c.version))

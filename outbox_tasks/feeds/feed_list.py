@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+import psycopg
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, SchemaMissing
@@ -71,10 +70,10 @@ class FeedList:
             return {}
         try:
             # Each URL is checked when its source is opened: a wrong one must not stop the others.
-            rows = self._database.rows(text(str(query).replace(":", r"\:")), {})
+            rows = self._database.query(str(query))
             return {str(name): FeedPlace.model_construct(url=str(url), url_schema=schema) for name, url, schema in rows}
-        except (DBAPIError, SchemaMissing, DatabaseUnavailable, ValueError) as error:
-            cause = error if isinstance(error, ValueError) else getattr(error, "orig", error.__cause__)
+        except (psycopg.Error, SchemaMissing, DatabaseUnavailable, ValueError) as error:
+            cause = error if isinstance(error, ValueError | psycopg.Error) else error.__cause__
             state = getattr(cause, "sqlstate", None) or ""
             if isinstance(error, DatabaseUnavailable) and not state.startswith(WRONG_QUERY):
                 raise

@@ -21,7 +21,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import short
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute, execute_each
-from outbox_tasks.writing.nudge import Nudge, Target
+from outbox_tasks.writing.nudge import Nudge, Woken
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, transaction, trouble
 
@@ -59,7 +59,7 @@ class FeedWriter:
             if not opened.defers(place.table, place.insert, table_rows):
                 place.insert(opened.connection(place.table), table_rows)
             if self.nudge is not None:
-                opened.wake(self.nudge.of(Target("feed", name)))
+                opened.wake(self.nudge.of(Woken("feed", name)))
         return ids
 
     def cancel(self, session: AnySession, id: UUID) -> bool:

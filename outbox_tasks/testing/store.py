@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from outbox_tasks.database import sql
@@ -26,7 +26,7 @@ from outbox_tasks.writing.transactions import is_django, unwrapped
 SEEN = "testing/seen.sql"
 
 RELAYS = """SELECT pid, client_addr::text FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name = :name"""
+    WHERE datname = current_database() AND application_name = %s"""
 
 
 class ProbeMisused(OutboxError):
@@ -54,7 +54,7 @@ class ProbeStore(Store):
                 upgrade(connection, settings.database_schema)
         # The next number, not the largest one in use: rows that others have not yet committed are not ours.
         sequence = qualified(settings.database_schema, "outbox_seq")
-        [[store.since]] = store.rows(text("SELECT nextval(CAST(:sequence AS regclass))"), {"sequence": sequence})
+        [[store.since]] = store.query("SELECT nextval(%s::regclass)", sequence)
         return store
 
     def seen(self) -> list[SeenMessage]:
@@ -70,7 +70,7 @@ class ProbeStore(Store):
 
     def check_alone(self) -> None:
         """Raises `ProbeMisused` while a relay is connected to this database."""
-        for pid, address in self.rows(text(RELAYS), {"name": Store.application_name}):
+        for pid, address in self.query(RELAYS, Store.application_name):
             reason = f"""A relay is connected to the database of this test (server process {pid}, from
                 {address or "this machine"}). It would send what the test publishes, and drain() would take what it is
                 to send. Stop it, or give the tests a database of their own."""

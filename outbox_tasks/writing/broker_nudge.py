@@ -10,7 +10,7 @@ from outbox_tasks.broker.places import joined, same_place
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.satellites import satellite
 from outbox_tasks.settings import Settings
-from outbox_tasks.writing.nudge import Nudge, Target
+from outbox_tasks.writing.nudge import Nudge, Woken
 
 BROKER_SECONDS = 1.0
 """Seconds that the broker has to answer."""
@@ -24,14 +24,14 @@ def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
     # Connects in the nudge's thread, with the first nudge: then the app is configured.
     connected = PerProcess(lambda: _connect(settings, app))
 
-    def wake(targets: set[Target]) -> None:
+    def wake(targets: set[Woken]) -> None:
         for target in targets:
             _wake(connected.get(), target)
 
     return Nudge(wake)
 
 
-def _wake(broker: Broker, target: Target) -> None:
+def _wake(broker: Broker, target: Woken) -> None:
     match target.kind:
         case "claim":
             broker.wake_claim()

@@ -6,7 +6,7 @@ All calls go through `Celery.send_task` in the end. A wrapper around it decides 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, partial, wraps
@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from celery import Celery, Task, current_task
-from celery.backends.base import DisabledBackend
 from celery.canvas import Signature
 from celery.result import AsyncResult
 
@@ -128,7 +127,9 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
             target = _chosen(self)
         if target is None:
             return send_task(self, *args, **options)
-        _refuse_unstorable(self, call)
+        if call.get("connection") is not None:
+            reason = "it was called with a connection of its own, which can't be stored; leave `connection` out"
+            raise UncapturableTask(task=call["name"], reason=reason)
         return send_task(recording(self, call["name"], target), *args, **options)
 
     return send_or_store
@@ -171,15 +172,6 @@ def _is_of_the_worker(task_id: str | None, parent_id: str | None) -> bool:
     return running is not None and running in (task_id, parent_id)
 
 
-def _refuse_unstorable(app: Celery, call: Mapping[str, Any]) -> None:
-    if call.get("connection") is not None:
-        reason = "it was called with a connection of its own, which can't be stored; leave `connection` out"
-        raise UncapturableTask(task=call["name"], reason=reason)
-    following = (call.get(name) for name in ("chain", "link", "link_error"))
-    if call.get("chord") is not None or any(map(_has_chord, following)):
-        refuse_chords(app, call["name"])
-
-
 def refuse_unaccepted(message: Message, destination: Destination) -> None:
     """Raises `UncapturableTask` for a stored task of a content type that its destination does not accept, or for a
     queue that it does not have."""
@@ -195,23 +187,3 @@ def refuse_unaccepted(message: Message, destination: Destination) -> None:
         task = TaskMessage.loads(message.headers[ENVELOPE])
         if refused := task.misdirection(message.payload, destination.queues):
             raise UncapturableTask(task=message.event_type, reason=refused)
-
-
-def refuse_chords(app: Celery, name: str) -> None:
-    """Raises `UncapturableTask` if the app can't run chords. Otherwise its workers would fail after the commit."""
-    if isinstance(app.backend, DisabledBackend):
-        reason = "it is part of a chord, which needs a result backend: set result_backend, or make it a group"
-        raise UncapturableTask(task=name, reason=reason)
-
-
-def _has_chord(signature: Any) -> bool:
-    """Whether a signature, or one that follows it, is a chord."""
-    if isinstance(signature, list | tuple):
-        return any(map(_has_chord, signature))
-    if not isinstance(signature, Mapping):
-        return False
-    if signature.get("subtask_type") == "chord" or signature.get("task") == "celery.chord":
-        return True
-    options, kwargs = signature.get("options") or {}, signature.get("kwargs") or {}
-    following = (options.get(name) for name in ("link", "link_error", "chain", "chord"))
-    return any(map(_has_chord, following)) or _has_chord(kwargs.get("tasks"))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from uuid import UUID
@@ -40,7 +40,7 @@ from outbox_tasks.writing.transactions import (
 )
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+    from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,7 @@ MessageId: TypeAlias = "UUID | str"
 Begin: TypeAlias = (
     "sessionmaker[Any] | Engine | scoped_session[Any] | DjangoConnection | Callable[[], AbstractContextManager[Any]]"
 )
-AsyncBegin: TypeAlias = (
-    "async_sessionmaker[Any] | AsyncEngine | async_scoped_session[Any] | Callable[[], AbstractAsyncContextManager[Any]]"
-)
+AsyncBegin: TypeAlias = "async_sessionmaker[Any] | AsyncEngine | Callable[[], AbstractAsyncContextManager[Any]]"
 
 MAX_CHARACTERS = 255
 """Of a consumer's name, and of a message id. Both are parts of a key."""
@@ -215,8 +213,6 @@ class Inbox:
             return partial(_in_django, begin)
         if isinstance(begin, scoped_session):
             return partial(_in_scope, begin)
-        if is_kind(begin, ASYNC, "async_scoped_session"):
-            return partial(_in_async_scope, begin)
         of_known_kind = _is_async(begin) is not None
         if not (of_known_kind or callable(begin)):
             reason = f"{type(begin).__qualname__} is not something that begins transactions, such as a sessionmaker"
@@ -227,7 +223,7 @@ class Inbox:
 
 def _is_async(begin: object) -> bool | None:
     """Whether its transactions are for `async def` functions; None: it is a function, so we can't know."""
-    if any(is_kind(begin, ASYNC, name) for name in ("async_sessionmaker", "AsyncEngine", "async_scoped_session")):
+    if any(is_kind(begin, ASYNC, name) for name in ("async_sessionmaker", "AsyncEngine")):
         return True
     if is_django(begin) or isinstance(begin, sessionmaker | Engine | scoped_session):
         return False
@@ -246,13 +242,6 @@ def _in_django(connection: Any) -> Iterator[Any]:
 def _in_scope(registry: scoped_session[Any]) -> Iterator[Session]:
     session = registry()
     with session.begin():
-        yield session
-
-
-@asynccontextmanager
-async def _in_async_scope(registry: async_scoped_session[Any]) -> AsyncIterator[AsyncSession]:
-    session = registry()
-    async with session.begin():
         yield session
 
 

@@ -40,19 +40,19 @@ EXIT_SECONDS = 1.0
 """How long the end of a program waits for the nudge of its last commits."""
 
 
-class Target(NamedTuple):
+class Woken(NamedTuple):
     """What a nudge wakes: a feed's task, a drain of a destination, or, without a name, the claim."""
 
     kind: Literal["claim", "drain", "feed"]
     name: str = ""
 
 
-CLAIM = Target("claim")
+CLAIM = Woken("claim")
 
 
 class _Call(NamedTuple):
     after: Callable[[], bool] | None
-    target: Target
+    target: Woken
     until: float
     """When to wait no longer for `after`."""
 
@@ -69,13 +69,13 @@ END = _Call(lambda: False, CLAIM, inf)
 class Nudge:
     """Wakes the claim, drains or the tasks of feeds, soon after it is called. Many calls make one nudge."""
 
-    def __init__(self, wake: Callable[[set[Target]], object]) -> None:
+    def __init__(self, wake: Callable[[set[Woken]], object]) -> None:
         """`wake` gets what was asked for. It may raise `BrokerUnreachable`."""
         self._wake = wake
         self._calls = PerProcess(self._start)
-        self._nudges: dict[Target, Callable[..., object]] = {}
+        self._nudges: dict[Woken, Callable[..., object]] = {}
 
-    def __call__(self, after: Callable[[], bool] | None = None, target: Target = CLAIM) -> None:
+    def __call__(self, after: Callable[[], bool] | None = None, target: Woken = CLAIM) -> None:
         """Ask for a nudge once `after` is true. Returns at once; never raises."""
         try:
             calls = self._calls.get()
@@ -85,7 +85,7 @@ class Nudge:
         if calls.qsize() < CALLS_AT_MOST:
             calls.put(_Call(after, target, time.monotonic() + COMMIT_SECONDS))
 
-    def of(self, target: Target) -> Callable[..., object]:
+    def of(self, target: Woken) -> Callable[..., object]:
         """What to call after a commit, to wake something else than the claim; always the same for the same target."""
         return self._nudges.setdefault(target, partial(self, target=target))
 
@@ -110,7 +110,7 @@ class Nudge:
                 waiting = [call for call in waiting if call not in ready]
                 time.sleep(self._nudge({call.target for call in ready}))
 
-    def _nudge(self, targets: set[Target]) -> float:
+    def _nudge(self, targets: set[Woken]) -> float:
         """Returns the seconds until the next time."""
         try:
             self._wake(targets)

@@ -16,7 +16,7 @@ from outbox_tasks.model import Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute
-from outbox_tasks.writing.nudge import Nudge, Target
+from outbox_tasks.writing.nudge import Nudge, Woken
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, Transaction, explain, transaction
 
@@ -70,7 +70,7 @@ class Writer:
             return
         for name in destinations:
             drains_only = self._settings.singles_of(name) == 0
-            opened.wake(self.nudge.of(Target("drain", name)) if drains_only else self.nudge)
+            opened.wake(self.nudge.of(Woken("drain", name)) if drains_only else self.nudge)
 
     def cancel(self, session: AnySession, id: UUID) -> bool:
         """Take a message back from all destinations that are not sent it yet; false if there is none."""

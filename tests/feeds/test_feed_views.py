@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 from prometheus_client import generate_latest
-from sqlalchemy import text
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.schema import qualified
@@ -51,8 +50,7 @@ def store(new_store: MakeStore, fed: Settings) -> Store:
     feeds.take("gone", token)
     feeds.end("gone", token, error=WHY)
     table = qualified(fed.database_schema, "outbox_feeds")
-    with store.connection() as connection:
-        connection.execute(text(f"UPDATE {table} SET failed_at = failed_at - interval '1 hour'"))
+    store.query(f"UPDATE {table} SET failed_at = failed_at - interval '1 hour'")
     return store
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -68,30 +67,6 @@ class TestOutboxPublish:
         connection.commit()
         assert [(row.payload, row.content_type) for row in rows.hot()] == [*payloads.values()]
         assert {row.event_type for row in rows.hot()} == {"order.created"}
-
-    def test_takes_a_key_of_any_type(self, call: Any, connection: Connection, rows: Rows) -> None:
-        id = "0190a5d2-7c4e-7000-8000-000000000001"
-        keys = {
-            "'a'": "a",
-            "'a'::varchar": "a",
-            "NULL": None,
-            "NULL::bigint": None,
-            "42": "42",
-            "42::bigint": "42",
-            "4.50": "4.50",
-            f"'{id}'::uuid": id,
-        }
-        payloads = {"'{}'": "json", "'{}'::json": "json", "'{}'::jsonb": "json", r"'\x00'::bytea": "octet-stream"}
-        for key, payload in product(keys, payloads):
-            call(f"'order.created', {payload}, {key}, 'orders'")
-        connection.commit()
-        made = [(row.key, row.content_type) for row in rows.hot()]
-        assert made == [(key, f"application/{type}") for key, type in product(keys.values(), payloads.values())]
-
-    @pytest.mark.parametrize("key", ["5", "'a'::text"])
-    def test_refuses_a_payload_of_another_type(self, call: Any, key: str) -> None:
-        with pytest.raises(DBAPIError, match="payload must be json, jsonb, text or bytea, not integer"):
-            call(f"'a', 5, key => {key}, {TO}")
 
     def test_takes_all_by_name(self, call: Any, connection: Connection, rows: Rows) -> None:
         given = UUID("0190a5d2-7c4e-7000-8000-000000000001")

@@ -17,7 +17,7 @@ from celery.exceptions import Retry
 from psycopg import errors as postgres
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks.errors import Autocommit, InboxMisused, SchemaMissing
@@ -110,7 +110,6 @@ BEGINS: dict[str, Callable[[Engine], Any]] = {
 ASYNC_BEGINS: dict[str, Callable[[AsyncEngine], Any]] = {
     "async_sessionmaker": async_sessionmaker,
     "AsyncEngine": lambda engine: engine,
-    "async_scoped_session": lambda engine: async_scoped_session(async_sessionmaker(engine), asyncio.current_task),
     "a method": lambda engine: engine.begin,
 }
 

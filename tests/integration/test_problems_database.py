@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 
 import pytest
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, make_url
 
 from lab.proxy import Proxy
 from outbox_tasks.operating.problems import Connections, Severity, Site, examine, look
@@ -90,7 +90,7 @@ class TestWrite:
             for _ in range(2):
                 problems = look(Site(connections), only=["database_refuses_writes"]).problems
                 assert [problem.code for problem in problems] == ["database_refuses_writes"] * refused
-                limit = connections.store.rows(text("SELECT current_setting('statement_timeout')"), {})
+                limit = connections.store.query("SELECT current_setting('statement_timeout')")
                 assert limit == [("3s",)]
         with rows.engine.connect() as connection:
             assert not connection.execute(rows.tables.heartbeats.select()).all()

@@ -34,8 +34,6 @@ FAULTS = [
     Fault(ENGINE, "settings.statement_timeout + NETWORK_SECONDS if timeout else ANSWER_SECONDS_WITHOUT_LIMIT",
         "settings.statement_timeout + NETWORK_SECONDS", "tests/integration/test_connections.py",
         "With statement_timeout = 0 a statement of three seconds is given up."),
-    Fault(ENGINE, "hide_parameters=True,", "hide_parameters=False,", "tests/integration/test_connections.py",
-        "An error quotes the contents of a row."),
     Fault(ENGINE, '"TimeZone": "UTC", ', "", "tests/integration/test_connections.py",
         "The role's time zone moves the days."),
     Fault(ENGINE, ' or bytes(data).endswith(b"BC")', "", "tests/integration/test_connections.py",

@@ -18,24 +18,24 @@ from outbox_tasks.writing.nudge import (
     PAUSE_SECONDS,
     PAUSE_SECONDS_WITHOUT_BROKER,
     Nudge,
-    Target,
+    Woken,
 )
 from tests.conftest import eventually
 
-ORDERS, SHOP = Target("drain", "orders"), Target("feed", "shop")
+ORDERS, SHOP = Woken("drain", "orders"), Woken("feed", "shop")
 
 
 @pytest.fixture
-def woken() -> list[set[Target]]:
+def woken() -> list[set[Woken]]:
     return []
 
 
 @pytest.fixture
-def nudge(woken: list[set[Target]]) -> Nudge:
+def nudge(woken: list[set[Woken]]) -> Nudge:
     return Nudge(woken.append)
 
 
-def test_it_wakes_what_was_asked_for(nudge: Nudge, woken: list[set[Target]]) -> None:
+def test_it_wakes_what_was_asked_for(nudge: Nudge, woken: list[set[Woken]]) -> None:
     nudge()
     nudge.of(ORDERS)()
     nudge.of(SHOP)()
@@ -43,7 +43,7 @@ def test_it_wakes_what_was_asked_for(nudge: Nudge, woken: list[set[Target]]) -> 
     assert nudge.of(ORDERS) is nudge.of(ORDERS)  # so that a transaction notes it once
 
 
-def test_it_waits_for_the_commit_and_not_for_ever(nudge: Nudge, woken: list[set[Target]]) -> None:
+def test_it_waits_for_the_commit_and_not_for_ever(nudge: Nudge, woken: list[set[Woken]]) -> None:
     committed = threading.Event()
     nudge(committed.is_set, ORDERS)
     nudge(lambda: True, SHOP)
@@ -56,7 +56,7 @@ def test_it_waits_for_the_commit_and_not_for_ever(nudge: Nudge, woken: list[set[
     assert time.monotonic() - began >= COMMIT_SECONDS
 
 
-def test_many_at_once_become_few_and_a_failure_stops_none(woken: list[set[Target]]) -> None:
+def test_many_at_once_become_few_and_a_failure_stops_none(woken: list[set[Woken]]) -> None:
     wakes: list[float] = []
 
     def wake(_: object) -> None:
@@ -79,7 +79,7 @@ def test_more_calls_than_one_nudge_needs_are_forgotten() -> None:
     begun, ends = threading.Event(), threading.Event()
     woken: list[Any] = []
 
-    def wake(targets: set[Target]) -> None:
+    def wake(targets: set[Woken]) -> None:
         woken.append(targets)
         begun.set()
         assert ends.wait(30)

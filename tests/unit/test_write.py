@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from celery import Celery
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, mapped_column
@@ -160,12 +159,9 @@ WRONG: dict[str, Callable[[Outbox, Any], Any]] = {
     "messages ": lambda outbox, value: outbox.publish_many(NO_SESSION, [value]),
     "id": lambda outbox, value: outbox.cancel(NO_SESSION, value),
     "task": lambda outbox, value: outbox.delay(NO_SESSION, value),
-    "settings": lambda outbox, value: Outbox(value),
     "celery": lambda outbox, value: Outbox(outbox.settings, celery=value),
-    "feed": lambda outbox, value: Outbox(outbox.settings, feed=value),
     "app": lambda outbox, value: outbox.install(value),
     "app ": lambda outbox, value: outbox.supervise(value),
-    "capture": lambda outbox, value: outbox.install(Celery(set_as_current=False), capture=value),
 }
 
 

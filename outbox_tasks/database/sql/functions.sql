@@ -108,27 +108,6 @@ CREATE FUNCTION outbox_publish(
                         id, content_type, aggregate_type, aggregate_id, priority, latest)
 $$;
 
--- A key of another type than text, such as a number or a uuid, is taken as its text.
-CREATE FUNCTION outbox_publish(
-  event_type text, payload anycompatible, key anynonarray, destination text DEFAULT NULL,
-  headers jsonb DEFAULT '{}', deliver_at timestamptz DEFAULT NULL, id uuid DEFAULT NULL,
-  content_type text DEFAULT NULL,
-  aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, priority text DEFAULT 'normal',
-  latest boolean DEFAULT false
-) RETURNS uuid LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
-BEGIN
-  IF pg_typeof(key) = 'text'::regtype THEN  -- no other function takes this payload
-    RAISE EXCEPTION 'outbox_publish: payload must be json, jsonb, text or bytea, not %', pg_typeof(payload)
-      USING ERRCODE = '42804';
-  END IF;
-  RETURN outbox_publish(
-    event_type, payload, key::text, destination, headers, deliver_at, id,
-    coalesce(content_type,
-             CASE pg_typeof(payload) WHEN 'bytea'::regtype THEN 'application/octet-stream' ELSE 'application/json' END),
-    aggregate_type, aggregate_id, priority, latest);
-END
-$$;
-
 -- Cancels messages that are not on their way, and returns their ids. A message that is just being taken is skipped, not waited for:
 -- see outbox_discard.
 CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$

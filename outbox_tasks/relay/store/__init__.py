@@ -13,7 +13,6 @@ from functools import cached_property
 
 from sqlalchemy import Engine
 
-from outbox_tasks.database import schema
 from outbox_tasks.database.schema import VERSION, where
 from outbox_tasks.errors import SchemaMismatch, SchemaMissing
 from outbox_tasks.relay.store.claims import Claims
@@ -36,7 +35,7 @@ class Store(Claims, Leases):
 
     def check_version(self) -> None:
         """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release."""
-        found, place = self.rows(schema.version(self.tables), {})[0][0], where(self.settings.database_schema)
+        found, place = self.ask("report/version.sql")[0].version, where(self.settings.database_schema)
         if found is None:
             raise SchemaMissing(where=place)
         if found != VERSION:

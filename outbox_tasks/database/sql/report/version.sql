@@ -1,0 +1,2 @@
+-- The version of the tables; null: they were emptied.
+SELECT max(version) AS version FROM :schema.outbox_versions
