@@ -161,6 +161,18 @@ class PayloadTooLarge(MessageRefused):
     can take more, or set its claim_check: then the relay sends a reference."""
 
 
+class InvalidEvent(MessageRefused):
+    says = """
+    The payload of {event_type!r} was refused: it does not fit {model}, which outbox.event declares ({reason}). Correct
+    the payload, or the model."""
+
+
+class EventsUnreadable(OutboxError):
+    says = (
+        "The events of {place} can't be read: {reason}. Name an Outbox as MODULE:NAME, and an asyncapi.json of export."
+    )
+
+
 class DatabaseUnavailable(OutboxError):
     says = "The database {url} can't serve the outbox: {reason}. {remedy}"
     usual: ClassVar = {

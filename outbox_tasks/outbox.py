@@ -91,6 +91,8 @@ class Outbox:
         self.settings = settings or Settings()
         self.celery = celery
         self.feed = feed
+        self.events: dict[str, Any] = {}
+        """The declared events, by type: see `event`."""
         self._writer = self._new_writer(celery)
 
     def _new_writer(self, app: Celery | None) -> Writer:
@@ -99,6 +101,22 @@ class Outbox:
             return Writer(self.settings, nudge)
         writer: Writer = satellite("feeds").writer(self.settings, self.feed, nudge)
         return writer
+
+    def event(self, event_type: str, model: type) -> None:
+        """Declare the payloads of an event type: a Pydantic model, a dataclass, a TypedDict or a msgspec Struct.
+
+        `publish` then takes an instance, or values that fit, stores them as the model's JSON, and raises `InvalidEvent`
+        for others. Types that are not declared are not checked. Raises `InvalidArgument` for a class that can't
+        describe JSON, or for a type that is declared already.
+        """
+        declared = event_type in self.events
+        check("event_type", event_type, not declared, "is declared already: a type has one model")
+        self.events[event_type] = satellite("events").event(event_type, model)
+
+    def _fitted(self, message: Message) -> Message:
+        """The message with its payload as the declared event has it."""
+        event = self.events.get(message.event_type)
+        return message if event is None else replace(message, payload=event.checked(message.payload))
 
     @overload
     def publish(
@@ -123,7 +141,7 @@ class Outbox:
         from it, and all of them carry it as the CloudEvents attribute `eventid`.
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written, or `ReusedId`.
         """
-        message = Message(event_type, payload, **options)
+        message = self._fitted(Message(event_type, payload, **options))
         if is_async_connection(session):
             return session.run_sync(lambda connection: self._writer.write(connection, [message])[0])
         return self._writer.write(session, [message])[0]
@@ -137,8 +155,8 @@ class Outbox:
     ) -> list[UUID] | Awaitable[list[UUID]]:
         """Check all messages, then insert them. Returns their ids."""
         if is_async_connection(session):
-            return session.run_sync(self._writer.write, each_message(messages))
-        return self._writer.write(session, each_message(messages))
+            return session.run_sync(self._writer.write, map(self._fitted, each_message(messages)))
+        return self._writer.write(session, map(self._fitted, each_message(messages)))
 
     @overload
     def cancel(self, session: AnyAsync, id: UUID) -> Awaitable[bool]: ...

@@ -49,7 +49,7 @@ class Group(Plain):
         self._modules = {name: f"outbox_tasks.cli.{files.get(name, name)}" for name in names}
         for satellite in satellites().values():
             for name, command in satellite.commands.items():
-                self._sections[command.section][name] = command.purpose
+                self._sections.setdefault(command.section, {})[name] = command.purpose
                 self._modules[name] = command.module
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,0 +1,127 @@
+"""Payloads of declared events are checked at publish, and stored as the model's JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+from typing_extensions import TypedDict
+
+from outbox_tasks.errors import InvalidArgument, InvalidEvent
+from outbox_tasks.model import Message
+from outbox_tasks.outbox import Outbox
+from tests.conftest import MakeSettings, Rows
+
+
+class OfPydantic(BaseModel):
+    number: int = Field(serialization_alias="no", validation_alias="no")
+    due: date
+    tags: list[str] = []
+
+
+@dataclass
+class OfPython:
+    no: Annotated[int, Field(ge=1)]
+    due: date
+    tags: list[str]
+
+
+@pydantic_dataclass
+class OfBoth:
+    no: int
+    due: date
+    tags: list[str]
+
+
+class OfTyping(TypedDict):
+    no: int
+    due: date
+    tags: list[str]
+
+
+class OfMsgspec(msgspec.Struct):
+    no: int
+    due: date
+    tags: list[str] = []
+
+
+DUE = date(2027, 1, 2)
+MODELS = [OfPydantic, OfPython, OfBoth, OfTyping, OfMsgspec]
+STORED = {"no": 7, "due": "2027-01-02", "tags": ["new"]}
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
+    return Outbox(settings())
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "given", [STORED, lambda model: model(no=7, due=DUE, tags=["new"])], ids=["values", "instance"]
+)
+def test_values_and_instances_are_stored_as_the_json_of_the_model(
+    outbox: Outbox, rows: Rows, engine: Engine, model: Any, given: Any
+) -> None:
+    outbox.event("order.created", model)
+    payload = given(model) if callable(given) else given
+    with Session(engine) as session, session.begin():
+        outbox.publish(session, "order.created", payload)
+        outbox.publish_many(session, [Message("order.created", payload), Message("not.declared", {"no": "seven"})])
+    assert [json.loads(row.payload) for row in rows.hot()] == [STORED, STORED, {"no": "seven"}]
+    assert {row.content_type for row in rows.hot()} == {"application/json"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_payload_that_does_not_fit_is_refused_before_anything_is_written(
+    outbox: Outbox, rows: Rows, engine: Engine, model: Any
+) -> None:
+    outbox.event("order.created", model)
+    with Session(engine) as session, session.begin():
+        for payload in ({**STORED, "no": "s3cret"}, {"no": 7}, None, "text", [1]):
+            with pytest.raises(
+                InvalidEvent, match=rf"^The payload of 'order.created' .* fit {model.__name__}, .*Correct"
+            ):
+                outbox.publish_many(session, [Message("not.declared", {}), Message("order.created", payload)])
+        with pytest.raises(InvalidEvent) as refused:
+            outbox.publish(session, "order.created", {**STORED, "no": "s3cret"})
+    assert "no" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+    assert rows.hot() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "instance"),
+    [
+        (OfPython, OfPython("seven", DUE, [])),  # type: ignore[arg-type]
+        (OfPython, OfPython(0, DUE, [])),
+        (OfPydantic, OfPydantic.model_construct(number="seven", due=DUE)),
+        (OfMsgspec, OfMsgspec("seven", DUE)),  # type: ignore[arg-type]
+    ],
+    ids=["dataclass: type", "dataclass: bound", "pydantic: not checked", "msgspec"],
+)
+def test_an_instance_that_was_made_unchecked_is_checked(
+    outbox: Outbox, engine: Engine, model: Any, instance: Any
+) -> None:
+    outbox.event("order.created", model)
+    with Session(engine) as session, session.begin(), pytest.raises(InvalidEvent):
+        outbox.publish(session, "order.created", instance)
+
+
+def test_what_can_not_be_declared_is_refused_at_once(outbox: Outbox) -> None:
+    class NotJson(BaseModel, arbitrary_types_allowed=True):
+        engine: Engine
+
+    for model in (NotJson, Engine, STORED, "OfPydantic"):
+        with pytest.raises(InvalidArgument, match="model = "):
+            outbox.event("order.created", model)  # type: ignore[arg-type]
+    outbox.event("order.created", OfPydantic)
+    with pytest.raises(InvalidArgument, match="is declared already"):
+        outbox.event("order.created", OfPython)

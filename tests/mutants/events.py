@@ -1,0 +1,104 @@
+"""Faults of typed events."""
+
+from tests.mutants import Fault
+
+EVENT, DIFF = "outbox_tasks/events/event.py", "outbox_tasks/events/diff.py"
+DOCUMENTS, COMMAND = "outbox_tasks/events/documents.py", "outbox_tasks/events/command.py"
+PUBLISH, DIFFS, COMMANDS = "tests/events/test_publish.py", "tests/events/test_diff.py", "tests/events/test_command.py"
+
+FAULTS = [
+    Fault(
+        "outbox_tasks/outbox.py",
+        "return self._writer.write(session, map(self._fitted, each_message(messages)))",
+        "return self._writer.write(session, each_message(messages))",
+        PUBLISH,
+        "Many messages are not checked.",
+    ),
+    Fault(
+        EVENT,
+        'by_alias=True, warnings="error")',
+        "by_alias=True, warnings=False)",
+        PUBLISH,
+        "An instance that was made unchecked is stored.",
+    ),
+    Fault(EVENT, "by_alias=True", "by_alias=False", PUBLISH, "The stored JSON has other names than the schema."),
+    Fault(
+        EVENT,
+        "        if self._is_plain:",
+        "        if not self._is_plain:",
+        PUBLISH,
+        "The bounds of a dataclass are not checked.",
+    ),
+    Fault(EVENT, "if not isinstance(error, ValidationError):", "if True:", PUBLISH, "An error shows the value."),
+    Fault(
+        EVENT,
+        "msgspec.to_builtins(msgspec.convert(values, self.model), str_keys=True)",
+        "values",
+        PUBLISH,
+        "A Struct is not checked.",
+    ),
+    Fault(
+        DOCUMENTS,
+        '"address": None',
+        '"address": settings.destinations[destination].url',
+        COMMANDS,
+        "The document shows a password.",
+    ),
+    Fault(DOCUMENTS, 'lambda match: f"_{ord(match[0]):x}_"', '"_"', COMMANDS, "Two events get one file."),
+    Fault(
+        DOCUMENTS, "if type(event) is kind]", "]", COMMANDS, "Events of two kinds of models can't be exported together."
+    ),
+    Fault(
+        DIFF,
+        "before.keys() | after.keys()",
+        "before.keys() & after.keys()",
+        DIFFS,
+        "An event that is gone is not noticed.",
+    ),
+    Fault(
+        DIFF,
+        "elif name not in before and name in needed:",
+        "elif name not in before and False:",
+        DIFFS,
+        "A required field that is new counts as optional.",
+    ),
+    Fault(
+        DIFF,
+        "if name in needed_before - needed:",
+        "if name in needed - needed_before:",
+        DIFFS,
+        "A field that became optional is not noticed.",
+    ),
+    Fault(
+        DIFF,
+        "after > before if name in LOWER else after < before",
+        "after > before",
+        DIFFS,
+        "A lower maximum counts as loosened.",
+    ),
+    Fault(
+        DIFF,
+        'if "number" in after and "number" not in before and "integer" in before:',
+        "if False:",
+        DIFFS,
+        "An integer that became any number counts as changed only.",
+    ),
+    Fault(
+        DIFF,
+        "            self._open.remove(pair)",
+        "            pass",
+        DIFFS,
+        "A model is compared at its first place only.",
+    ),
+    Fault(
+        DIFF,
+        "if removed and added and not before.keys() & after.keys():",
+        "if False:",
+        DIFFS,
+        "Another type counts as narrowed and widened.",
+    ),
+    Fault(COMMAND, "        raise SystemExit(1)", "        pass", COMMANDS, "The gate lets changes pass that break."),
+    Fault(
+        COMMAND, "    sys.path.insert(0, str(Path.cwd()))\n", "", COMMANDS, "The module of the directory is not found."
+    ),
+]
