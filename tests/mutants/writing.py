@@ -58,7 +58,7 @@ FAULTS = [
     Fault(WRITE, "len(all_rows) == 1 and _is_ascii(all_rows[0])", "len(all_rows) == 1",
         "tests/integration/test_write.py::TestMessages::test_are_whole_in_a_session_of_any_encoding",
         "In a session with another encoding, one message can't be written."),
-    Fault("outbox_tasks/outbox.py", "            return session.run_sync(self._writer.write, each_message(messages))",
+    Fault("outbox_tasks/outbox.py", "            return session.run_sync(self._writer.write, map(self._fitted, each_message(messages)))",
         "            return session.run_sync(self._writer.write, list(each_message(messages))[:1])",
         "tests/integration/test_sessions.py::test_one_message_is_stored_as_many_are",
         "publish_many with an AsyncConnection writes one message."),
