@@ -66,7 +66,7 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
 
     with Server((LOOPBACK, port), Answer) as server:
         made.url = f"http://{LOOPBACK}:{server.server_port}/{made.secret}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield made
         made.over.set()
         server.shutdown()

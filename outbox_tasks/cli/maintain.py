@@ -25,13 +25,13 @@ def maintain() -> None:
         while True:
             done = retention.maintain(store)
             made, forgotten = made + done.made, forgotten + done.forgotten
-            dropped |= {str(day) for day in done.trimmed.dropped}
+            dropped |= {str(day) for day in done.dropped}
             if not done.more:
                 break
         counters = Counters(lambda: store)
         counters.ran("maintain")
         counters.close()
-    kept = done.trimmed.kept
+    kept = done.kept
     left = {str(day): why for day, why in kept.items()}
     found = {"partitions": made, "marks": forgotten, "dropped": sorted(dropped), "kept": left, "failed": done.failed}
     counts = many(made, "partition"), many(forgotten, "mark"), many(len(dropped), "day")

@@ -21,8 +21,7 @@ from outbox_tasks.cli.shared.output import (
     echo_raw,
     json_option,
     listed,
-    say,
-    wants_json,
+    remark,
 )
 from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
@@ -60,8 +59,7 @@ def show(text: str, only_payload: bool) -> None:
         raise click.UsageError(f"{len(results.messages)} messages fit, and --payload is for one: name its id.")
     if message is None:
         answer(asdict(results), _listed(results))
-        for line in _remarks(results) if not wants_json() else ():
-            say(line, err=True)
+        remark(*_remarks(results))
         raise SystemExit(0 if results.messages else 1)
     if only_payload:
         echo_raw(message["payload"])

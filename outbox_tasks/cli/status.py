@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from outbox_tasks import __version__
-from outbox_tasks.cli.shared.output import answer, console, echo_raw, json_option, wants_json
+from outbox_tasks.cli.shared.output import answer, echo_raw, json_option, wants_json
 from outbox_tasks.cli.shared.problems_shown import for_programs as problems_for_programs
 from outbox_tasks.cli.shared.status_table import status_shown
 from outbox_tasks.cli.shared.store import installed
@@ -23,13 +21,9 @@ from outbox_tasks.settings import Settings
 
 
 @click.command()
-@click.option(
-    "--watch", is_flag=False, flag_value=2.0, type=click.FloatRange(0.2, 3600), metavar="[SECONDS]",
-    help="Look again every 2 or SECONDS seconds, until Ctrl-C.",
-)  # fmt: skip
 @click.option("--prometheus", is_flag=True, help="Print problems and figures for Prometheus.")
 @json_option
-def status(watch: float | None, prometheus: bool) -> None:
+def status(prometheus: bool) -> None:
     """Show what is wrong, how much waits for each destination and for how long, and who is at work.
 
     Counts are exact up to 1,000; "~" marks an estimate. Rates are those of the last minute. Exit code 0, even if
@@ -38,8 +32,8 @@ def status(watch: float | None, prometheus: bool) -> None:
     --prometheus is for node_exporter's textfile collector or a pushgateway. `health --serve` answers with the same at
     /metrics. A worker's own counts are at the /metrics of the worker.
     """
-    if sum((prometheus, watch is not None, wants_json())) > 1:
-        raise click.UsageError("--watch, --prometheus and --json exclude one another")
+    if prometheus and wants_json():
+        raise click.UsageError("--prometheus goes without --json")
     app, settings = installed() or (None, Settings())
     with closing(Connections(settings, app)) as connections:
         if prometheus:
@@ -48,12 +42,9 @@ def status(watch: float | None, prometheus: bool) -> None:
             from outbox_tasks.telemetry.metrics import database_registry
 
             echo_raw(generate_latest(database_registry(connections)))
-        elif watch is None:
-            status = read(connections)
-            answer(for_programs(status, settings), status_shown(status, settings, console().width))
         else:
-            with suppress(KeyboardInterrupt):
-                _watch(lambda: read(connections), settings, watch)
+            status = read(connections)
+            answer(for_programs(status, settings), status_shown(status, settings))
 
 
 def for_programs(status: Status, settings: Settings) -> dict[str, Any]:
@@ -94,12 +85,3 @@ def _destination(name: str, status: DestinationStatus) -> dict[str, Any]:
         "share_failed": status.share_failed,
         "empty_in": status.empty_in,
     }
-
-
-def _watch(read_status: Callable[[], Status], settings: Settings, seconds: float) -> None:
-    from rich.live import Live
-
-    with Live(console=console(), auto_refresh=False, screen=True) as live:
-        while True:
-            live.update(status_shown(read_status(), settings, live.console.width), refresh=True)
-            time.sleep(seconds)

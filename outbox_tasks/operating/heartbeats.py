@@ -12,7 +12,7 @@ from typing import Any
 
 from outbox_tasks.database.activity import LATE_SECONDS, SERVER
 from outbox_tasks.database.connection import Database
-from outbox_tasks.settings import CLAIM_QUEUE, Settings
+from outbox_tasks.settings import Settings
 
 LATE_CLAIM = "late claim"
 """What ran, if the database did not answer a claim's statement in time."""
@@ -99,23 +99,6 @@ class Heartbeats:
     def age(self, kind: str) -> float | None:
         """Seconds since `claim`, `publish`, `beat` or `maintain` ran last; None: never."""
         return self.last[kind].age if kind in self.last else None
-
-    def claims_stopped(self, settings: Settings) -> bool:
-        """Whether no claim has run for too long."""
-        age = self.age("claim")
-        return age is None or age > longest_pause(settings)
-
-    @property
-    def claims_late(self) -> bool:
-        """Whether statements of claims don't end in time."""
-        age = self.age(LATE_CLAIM)
-        return age is not None and age <= LATE_SECONDS
-
-    def beat_stopped(self, settings: Settings) -> bool:
-        """Whether beat has not ticked for too long. A tick shows only by the claim that it causes. So time without a
-        claim worker does not count."""
-        age, worker = self.age("beat"), self.last_consumer(CLAIM_QUEUE)
-        return age is None or (worker is not None and age - worker.age > longest_pause(settings))
 
 
 def longest_pause(settings: Settings) -> float:

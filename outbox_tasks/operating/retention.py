@@ -12,13 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Any
 
-from outbox_tasks.errors import (
-    DayKept,
-    MaintainedElsewhere,
-    OutboxError,
-)
+from outbox_tasks.errors import DayKept, MaintainedElsewhere, OutboxError
 from outbox_tasks.operating.days import TRIES, Day, dropped, ended_days, turn
 from outbox_tasks.relay.store import Store
 from outbox_tasks.satellites import satellite, satellites
@@ -34,19 +29,6 @@ RUN_SECONDS = 0.5
 
 
 @dataclass
-class Trimmed:
-    """The result for the archive's old days."""
-
-    dropped: list[date] = field(default_factory=list)
-    exported: list[Any] = field(default_factory=list)
-    """The files that were written: see `archive.export.Part`."""
-    kept: dict[date, str] = field(default_factory=dict)
-    """Days that could not be dropped, and why."""
-    more: bool = False
-    """Whether days are left for lack of time."""
-
-
-@dataclass
 class Maintained:
     """The result of a run."""
 
@@ -54,15 +36,18 @@ class Maintained:
     """Partitions."""
     forgotten: int = 0
     """Marks of the inbox."""
-    trimmed: Trimmed = field(default_factory=Trimmed)
+    dropped: list[date] = field(default_factory=list)
+    """Old days of the archive."""
+    kept: dict[date, str] = field(default_factory=dict)
+    """Days that could not be dropped, and why."""
     failed: list[str] = field(default_factory=list)
     """What failed, and why."""
     more: bool = False
     """Whether there is more to do now."""
 
     def __str__(self) -> str:
-        text = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.trimmed.dropped)} days"
-        return text + (f", could not drop {len(self.trimmed.kept)}" if self.trimmed.kept else "")
+        text = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.dropped)} days"
+        return text + (f", could not drop {len(self.kept)}" if self.kept else "")
 
 
 def maintain(store: Store) -> Maintained:
@@ -77,19 +62,16 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not delete old counts, workers and acts", result):
             store.ask("keep/forget.sql", acts=365.0 * DAY_SECONDS)
         with _logged("could not delete old marks of the inbox", result):
-            result.forgotten, more = forget_marks(store)
-            result.more = result.more or more
+            result.forgotten, result.more = forget_marks(store)
         for name, each in satellites().items():
             with _logged(f"could not delete old rows of {name}", result):
                 each.maintain(store)
         settings = store.settings
         if settings.archive_retention:
             with _logged("could not drop old days of the archive", result):
-                trim(store, timedelta(seconds=settings.archive_retention), result.trimmed)
-            result.more = result.more or result.trimmed.more
-    if kept := result.trimmed.kept:
-        day, why = next(iter(kept.items()))
-        log.warning("could not drop %d days of the archive; %s: %s", len(kept), day, why)
+                trim(store, timedelta(seconds=settings.archive_retention), result)
+    for day, why in [*result.kept.items()][:1]:
+        log.warning("could not drop %d days of the archive; %s: %s", len(result.kept), day, why)
     return result
 
 
@@ -128,59 +110,58 @@ def _logged(failure: str, result: Maintained) -> Iterator[None]:
         result.failed.append(f"{failure}: {error}")
 
 
-def trim(store: Store, older_than: timedelta, trimmed: Trimmed) -> None:
+def trim(store: Store, older_than: timedelta, result: Maintained) -> None:
     """Drop the days that are wholly older, for a moment; export them first, if `archive_export` is set. If a day can't
     be dropped, the next ones are tried all the same."""
     ends = time.monotonic() + RUN_SECONDS
     for day in ended_days(store, older_than):
         # Only a run that dropped something may ask for another one at once. Otherwise runs would follow each other
         # without end.
-        if trimmed.dropped and time.monotonic() >= ends:
-            trimmed.more = True
+        if result.dropped and time.monotonic() >= ends:
+            result.more = True
             return
         try:
-            _remove(store, day, trimmed)
+            _remove(store, day)
         except OutboxError as error:
-            trimmed.kept[day.date] = str(error)
+            result.kept[day.date] = str(error)
         else:
-            trimmed.dropped.append(day.date)
+            result.dropped.append(day.date)
             log.info("the archive's %s is dropped", day.date)
     # All of them: an earlier run may have died after a drop.
     while store.ask("keep/troubles.sql", most=ROWS_A_BATCH)[0].count >= ROWS_A_BATCH:
         if time.monotonic() >= ends:
-            trimmed.more = True
+            result.more = True
             return
         time.sleep(0.05)
 
 
-def _remove(store: Store, day: Day, trimmed: Trimmed) -> None:
+def _remove(store: Store, day: Day) -> None:
     """Export a day, if `archive_export` is set, and drop it. A day stays unless all of its messages have ended."""
     if store.ask("keep/writers.sql", day=day.number)[0].open:  # once it is not, it stays so
-        reason = (
-            "a transaction that wrote messages on that day is still open. The next maintenance tries again. End "
-            "sessions that stay open for hours"
+        raise DayKept(
+            day=day.date,
+            reason="a transaction that wrote messages on that day is still open. The next maintenance tries again. End "
+            "sessions that stay open for hours",
         )
-        raise DayKept(day=day.date, reason=reason)
     if count := store.ask("keep/at_work.sql", **day.span, most=10_000)[0].count:
-        reason = (
-            f"{count} of its messages are still at work. See `outbox-tasks list`: dead letters can be redriven or "
-            "discarded"
+        raise DayKept(
+            day=day.date,
+            reason=f"{count} of its messages are still at work. See `outbox-tasks list`: dead letters can be redriven "
+            "or discarded",
         )
-        raise DayKept(day=day.date, reason=reason)
     # Of messages that are not at work and have not ended, something has lost them.
     if (lost := store.ask("keep/missing.sql", 600.0, **day.span)[0].count) > 0:
-        reason = (
-            f"{lost} of its messages are neither at work, nor does the journal say that they ended. Somebody has "
-            "deleted rows by hand, or it is a bug: please report it. `sql/look/strays.sql` names them"
+        raise DayKept(
+            day=day.date,
+            reason=f"{lost} of its messages are neither at work, nor does the journal say that they ended. Somebody "
+            "has deleted rows by hand, or it is a bug: please report it. `sql/look/strays.sql` names them",
         )
-        raise DayKept(day=day.date, reason=reason)
-    url = store.settings.archive_export
-    if url is not None and (part := satellite("archive").export(store, day, url)) and part.written:
-        trimmed.exported.append(part)
+    if (url := store.settings.archive_export) is not None:
+        satellite("archive").export(store, day, url)
     if not dropped(store, day):
-        reason = (
-            f"it could not be removed in {TRIES} tries: other sessions were reading or writing there, and the "
+        raise DayKept(
+            day=day.date,
+            reason=f"it could not be removed in {TRIES} tries: other sessions were reading or writing there, and the "
             "maintenance does not make them wait. The next maintenance tries again. End sessions that stay open for "
-            "hours"
+            "hours",
         )
-        raise DayKept(day=day.date, reason=reason)

@@ -177,7 +177,7 @@ class Watch:
                     # A heartbeat names an unknown task for three minutes. The next copy comes earlier.
                     oldest = time.time() - 180.0
                     self._unknown = {name: at for name, at in self._unknown.items() if at > oldest}
-                    facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3), "unknown": self._unknown}
+                    facts = {**self._heartbeat["facts"], "unknown": self._unknown}
                     runs.ask(
                         "report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE_SECONDS
                     )

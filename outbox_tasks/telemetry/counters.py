@@ -30,15 +30,6 @@ log = logger(__name__)
 WRITTEN_AFTER_SECONDS = 2.0
 """From a count until it is written; five times as long after a write has failed."""
 
-INTERVAL_SECONDS = 5
-"""The outcomes of so many seconds are counted together."""
-
-COUNTS_KEPT_AT_MOST = 10_000
-"""While the database is away. Beyond that, the oldest are dropped."""
-
-Key = tuple[int, str, str]
-"""The interval, by the monotonic clock; destination; outcome."""
-
 Run = tuple[float, dict[str, Any]]
 """When something ran, by the monotonic clock, and its facts."""
 
@@ -49,7 +40,8 @@ class Unwritten:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.writing = threading.Lock()
-        self.counts: Counter[Key] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By destination and outcome."""
         self.runs: dict[str, Run] = {}
         self.timer: threading.Timer | None = None
 
@@ -69,9 +61,7 @@ class Counters:
 
     def count(self, destination: str, outcomes: Iterable[str]) -> None:
         """Count an outcome for each of some messages: see `model.Step` and claim/expire.sql."""
-        now = int(time.monotonic()) // INTERVAL_SECONDS
-        counts = {(now, destination, str(outcome)): count for outcome, count in Counter(outcomes).items()}
-        self._add(Counter(counts), {})
+        self._add(Counter((destination, str(outcome)) for outcome in outcomes), {})
 
     def ran(self, what: str, **facts: Any) -> None:
         """Note that `claim`, `publish` (a send), `beat` or `maintain` has run."""
@@ -90,7 +80,7 @@ class Counters:
                 known = isinstance(error, OutboxError)
                 log.log(logging.DEBUG if known else logging.ERROR, "could not write the counts", exc_info=error)
                 with own.lock:
-                    own.counts = _bounded(counts + own.counts)
+                    own.counts += counts
                     own.runs = runs | own.runs
                 return False
         return True
@@ -118,7 +108,7 @@ class Counters:
     def _note_run(self, what: str, **_: Any) -> None:
         self.ran(what)
 
-    def _add(self, counts: Counter[Key], runs: dict[str, Run]) -> None:
+    def _add(self, counts: Counter[tuple[str, str]], runs: dict[str, Run]) -> None:
         own = self._own.get()
         with own.lock:
             own.counts.update(counts)
@@ -143,29 +133,15 @@ class Counters:
         if not self.flush():
             self._write_in(5 * WRITTEN_AFTER_SECONDS)
 
-    def _write(self, counts: Counter[Key], runs: dict[str, Run]) -> None:
+    def _write(self, counts: Counter[tuple[str, str]], runs: dict[str, Run]) -> None:
         if not counts and not runs:
             return
         now, store = time.monotonic(), self._store()
         if counts:
-            rows = [
-                {
-                    "ago": max(0.0, now - (interval + 1) * INTERVAL_SECONDS),
-                    "destination": to,
-                    "outcome": outcome,
-                    "count": n,
-                }
-                for (interval, to, outcome), n in counts.items()
-            ]
+            rows = [{"destination": to, "outcome": outcome, "count": n} for (to, outcome), n in counts.items()]
             outcomes = {"arrived": [*SENT], "failures": [*FAILED], "refusals": [*REFUSED]}
             store.ask("report/tally.sql", counted=json.dumps(rows), **outcomes)
             counts.clear()  # don't write them again if the next statement fails
         if runs:
             reports = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
             store.ask("report/beat.sql", seen=json.dumps(reports), late=LATE_SECONDS)
-
-
-def _bounded(counts: Counter[Key]) -> Counter[Key]:
-    if len(counts) <= COUNTS_KEPT_AT_MOST:
-        return counts
-    return Counter({key: counts[key] for key in sorted(counts)[-COUNTS_KEPT_AT_MOST:]})

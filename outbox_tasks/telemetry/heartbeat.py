@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import Any
 
 from celery import signals
@@ -41,7 +40,8 @@ class HeartbeatStep(ConsumerStep):
         resources.liveness.start(solo=isinstance(consumer.pool, solo.TaskPool))
         self._timer = consumer.timer.call_repeatedly(TICK_SECONDS, resources.liveness.tick)
         if self._heartbeat is None:
-            self._heartbeat = Heartbeat(resources.settings, resources.liveness, consumer.hostname, _facts(consumer))
+            facts = facts_of(consumer, consumer.app.amqp.queues.consume_from.keys() & set(ALL_QUEUES))
+            self._heartbeat = Heartbeat(resources.settings, resources.liveness, consumer.hostname, facts)
             self._heartbeat.start()
 
     def stop(self, consumer: Any) -> None:
@@ -51,18 +51,13 @@ class HeartbeatStep(ConsumerStep):
             self._timer = None
 
 
-def _facts(consumer: Any) -> dict[str, Any]:
-    return facts_of(consumer, set(consumer.app.amqp.queues.consume_from) & set(ALL_QUEUES))
-
-
 class Heartbeat:
     """Writes every few seconds that a worker is alive."""
 
     def __init__(self, settings: Settings, liveness: Liveness, node: str, facts: dict[str, Any]) -> None:
         self._database = Database.connect(settings)
         self._liveness = liveness
-        self._row = {"name": node, "kind": "worker", "ago": 0.0}
-        self._facts = facts
+        self._row = {"name": node, "kind": "worker", "ago": 0.0, "facts": facts}
         self._name = {"name": node, "started": facts["started"]}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outbox-heartbeat", daemon=True)
@@ -82,9 +77,7 @@ class Heartbeat:
         while not self._ended.wait(wait):
             wait = BEAT_SECONDS
             if self._liveness.trouble(BEAT_SECONDS) is None:
-                # The doctor compares the clocks of the hosts.
-                row = {**self._row, "facts": {**self._facts, "clock": round(time.time(), 3)}}
-                self._do("report/beat.sql", seen=json.dumps([row]), late=LATE_SECONDS)
+                self._do("report/beat.sql", seen=json.dumps([self._row]), late=LATE_SECONDS)
         self._do("report/stopped.sql", **self._name)
 
     def _do(self, verb: str, **parameters: Any) -> None:

@@ -12,7 +12,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from socketserver import TCPServer, ThreadingMixIn
@@ -152,7 +151,6 @@ def _probe(look: Callable[[], list[str]]) -> WsgiApp:
 def of_worker(resources: Resources) -> Pages:
     """The pages of a worker."""
     liveness = resources.liveness
-    database = _Recent(resources.settings, OF_THE_DATABASE)
 
     def live() -> list[str]:
         trouble = liveness.trouble()
@@ -163,7 +161,7 @@ def of_worker(resources: Resources) -> Pages:
 
     def ready() -> list[str]:
         trouble = liveness.trouble() or (None if liveness.connected else "it is not connected to its broker")
-        return [*database.errors(), *([trouble] if trouble else [])]
+        return [*_errors(resources.settings, OF_THE_DATABASE), *([trouble] if trouble else [])]
 
     def count(environ: Any, start_response: Any) -> Any:
         return metrics.wsgi_app(metrics.worker_registry())(environ, start_response)
@@ -179,8 +177,8 @@ def standalone(settings: Settings) -> Pages:
             registry = metrics.database_registry(connections)
         return metrics.wsgi_app(registry)(environ, start_response)
 
-    recent = _Recent(settings, (*OF_THE_DATABASE, "broker_away", "broker_unknown"))
-    return {"/livez": _probe(list), "/readyz": _probe(recent.errors), "/metrics": state}
+    needed = (*OF_THE_DATABASE, "broker_away", "broker_unknown")
+    return {"/livez": _probe(list), "/readyz": _probe(lambda: _errors(settings, needed)), "/metrics": state}
 
 
 def refuses(app: Celery) -> bool:
@@ -197,17 +195,5 @@ def refuses(app: Celery) -> bool:
     return False
 
 
-class _Recent:
-    """Looks for some problems at most once a second, however many probes ask."""
-
-    def __init__(self, settings: Settings, codes: Sequence[str]) -> None:
-        self._settings, self._codes, self._lock = settings, codes, threading.Lock()
-        self._until, self._errors = 0.0, list[str]()
-
-    def errors(self) -> list[str]:
-        with self._lock:
-            if time.monotonic() >= self._until:
-                problems = examine(self._settings, only=self._codes).problems
-                self._errors = [each.fact for each in problems if each.severity is Severity.ERROR]
-                self._until = time.monotonic() + 1.0
-            return self._errors
+def _errors(settings: Settings, codes: Sequence[str]) -> list[str]:
+    return [each.fact for each in examine(settings, only=codes).problems if each.severity is Severity.ERROR]

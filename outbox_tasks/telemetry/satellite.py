@@ -1,4 +1,7 @@
-"""What telemetry adds to workers: counts, heartbeats, metrics, alerts and logs. The tasks know nothing of it."""
+"""What telemetry adds to the workers of an app: counts, heartbeats, metrics, the monitor, alerts and logs.
+
+The tasks know nothing of it. They send the signals of `outbox_tasks.signals`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,19 @@ class Telemetry(Satellite):
         set_up(app)
 
     def register(self, resources: Any, common: Mapping[str, Any]) -> None:
-        from outbox_tasks.telemetry.connect import connect
+        from outbox_tasks.signals import settled
+        from outbox_tasks.telemetry import logs, metrics
+        from outbox_tasks.telemetry.alerts import AlertsStep
+        from outbox_tasks.telemetry.counters import Counters
+        from outbox_tasks.telemetry.heartbeat import HeartbeatStep
+        from outbox_tasks.telemetry.monitor import MonitorStep
 
-        connect(resources)
+        app = resources.app
+        counters = Counters(lambda: resources.store)
+        counters.connect(app)
+        resources.before_close.append(counters.close)
+        settled.connect(logs.log_settled, sender=app, weak=False)
+        app.steps["consumer"].add(HeartbeatStep)
+        metrics.connect(resources)
+        app.steps["worker"].add(MonitorStep)
+        app.steps["worker"].add(AlertsStep)

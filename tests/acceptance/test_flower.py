@@ -1,4 +1,5 @@
-"""Flower lists the messages that travel singly, to those who have its password; and what people see is there."""
+"""With task events on, whoever watches sees each single as a publish task of its own, a drain as a task that says what
+it did, and no claim that did nothing. Flower shows that to those who have its password."""
 
 from __future__ import annotations
 
@@ -18,15 +19,27 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK
+from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK
 from outbox_tasks.local.commands import CELERY, FLOWER_READY, flower_argv, flower_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.worker.requests import NOTHING_CLAIMED
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.conftest import eventually
 
 PASSWORD = "a secret"
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    return {"backoff_base": 0.2}
+
+
+@pytest.fixture(scope="module")
+def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
+    return {**destinations, "drained": {**destinations["told"], "singles": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -93,35 +106,59 @@ def found(page: Page, search: str) -> dict[str, dict[str, str]]:
     return {row["UUID"]: row for row in page.evaluate(TABLE, search) if "State" in row}
 
 
+ORDERS: dict[str, dict[str, Any]] = {
+    "created": {}, "stubborn": {"fail": 2}, "hopeless": {"fail": 99}, "refused": {"refuse": "429: can't"},
+    "delayed": {"fail": 1, "retry_after": 50},  # so that it still waits when it is seen
+}  # fmt: skip
+"""What a message tells its destination to do, by the last word of its type."""
+
+
 def test_people_see_each_message_with_its_type_and_destination(
     page: Browser, flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
 ) -> None:
     """A row each: those that are sent, that wait for their next attempt, with its time, and that are dead."""
 
-    def publish(event_type: str, count: int, to: str, **told: Any) -> list[str]:
+    def publish(word: str, to: str = "told") -> str:
         with Session(engine) as session, session.begin():
-            return [str(outbox.publish(session, event_type, told, to=to)) for _ in range(count)]
+            return str(outbox.publish(session, f"order.{word}", ORDERS[word], to=to))
 
-    eventually(lambda: publish("order.early", 1, "orders") and tasks(flower))
-    sent = publish("order.created", 4, "orders")
-    [waiting] = publish("order.delayed", 1, "told", fail=1, retry_after=50)  # so that it still waits when it is seen
-    [dead] = publish("order.refused", 1, "told", refuse="not_wanted")
-    eventually(lambda: {tasks(flower).get(id, {}).get("state") for id in (*sent, dead)} == {"SUCCESS", "FAILURE"}, 60)
-    eventually(lambda: tasks(flower).get(waiting, {}).get("eta"), 60)
+    eventually(lambda: publish("created") and tasks(flower))  # what was sent before it listens, it does not see
+    ids = {word: publish(word) for word in ORDERS}
+    drained = {publish("created", to="drained") for _ in range(5)}
+    for _ in range(5):
+        celery_setup.app.send_task(CLAIM_TASK, queue=CLAIM_QUEUE)
 
-    assert {task["name"] for task in tasks(flower).values()} <= {PUBLISH_TASK, CLAIM_TASK}
+    def seen(word: str) -> dict[str, Any]:
+        return tasks(flower).get(ids[word], {})
+
+    for word, state, retries in (
+        ("created", "SUCCESS", 0), ("stubborn", "SUCCESS", 2), ("hopeless", "FAILURE", 2), ("refused", "FAILURE", 0),
+    ):  # fmt: skip
+        eventually(lambda: (seen(word).get("state"), seen(word).get("retries")) == (state, retries))  # noqa: B023
+        task = seen(word)
+        assert task["name"] == PUBLISH_TASK
+        assert f"order.{word}" in task["args"]
+        assert "told" in task["args"]
+        assert (task["received"] is None, task["started"] is None) == (False, False)
+    assert "429: can't" in seen("refused")["exception"]
+    eventually(lambda: seen("delayed").get("eta"), 60)
+
+    def results(name: str) -> list[str]:
+        return [task["result"] for task in tasks(flower).values() if (task["name"], task["state"]) == (name, "SUCCESS")]
+
+    eventually(lambda: any("sent " in result for result in results(DRAIN_TASK)))
+    assert not drained & tasks(flower).keys()
+    assert repr(NOTHING_CLAIMED) not in results(CLAIM_TASK)
 
     page.goto(f"{flower}/tasks")
     page.wait_for_function("() => window.$ && $.fn.dataTable && $.fn.dataTable.isDataTable('#tasks-table')")
-    rows = eventually(lambda: (rows := found(page, "args:order.created")).keys() >= set(sent) and rows)
-    for id in sent:
-        assert (rows[id]["Name"], rows[id]["State"], rows[id]["ETA"]) == (PUBLISH_TASK, "SUCCESS", "")
-        assert "orders" in rows[id]["args"]
-    row = eventually(lambda: found(page, "args:order.delayed").get(waiting))
+    row = eventually(lambda: found(page, "args:order.created").get(ids["created"]))
+    assert (row["Name"], row["State"], row["ETA"], "told" in row["args"]) == (PUBLISH_TASK, "SUCCESS", "", True)
+    row = eventually(lambda: found(page, "args:order.delayed").get(ids["delayed"]))
     assert row["State"] in ("RETRY", "RECEIVED")  # received again, to wait; Flower may hear of the retry a moment later
     assert row["Retries"] == "1"
     assert datetime.fromisoformat(row["ETA"]).astimezone(UTC) > datetime.now(UTC)
-    row = eventually(lambda: found(page, "state:FAILURE args:told").get(dead))
+    row = eventually(lambda: found(page, "state:FAILURE args:told").get(ids["refused"]))
     assert "order.refused" in row["args"]
-    page.goto(f"{flower}/task/{dead}")
-    page.get_by_text("not_wanted").first.wait_for()
+    page.goto(f"{flower}/task/{ids['refused']}")
+    page.get_by_text("429: can't").first.wait_for()

@@ -1,4 +1,4 @@
-"""What people and their tools see of a relay of real processes: heartbeats, problems, events, metrics, alerts and logs.
+"""What people and their tools see of a relay of real processes: heartbeats, problems, metrics, alerts and logs.
 
 All tests look at one relay, in this order: what an earlier one has left is there, and the last one ends it.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +19,6 @@ import psutil
 import pytest
 import redis
 from celery import Celery
-from celery.events.state import State, Task
 from click.testing import CliRunner
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -28,7 +26,6 @@ from sqlalchemy.orm import Session
 from lab.proxy import Proxy
 from outbox_tasks import Message, Outbox
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.cli import outbox as command
 from outbox_tasks.local.commands import CELERY
@@ -38,8 +35,6 @@ from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.problems import Problem, examine, examine_worker
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.counters import WRITTEN_AFTER_SECONDS
-from outbox_tasks.worker.requests import NOTHING_CLAIMED
-from tests.acceptance.conftest import settled
 from tests.acceptance.nodes import Beat, Relay, Worker
 from tests.acceptance.publishers import SCHEME
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
@@ -112,7 +107,6 @@ def destinations(server: str, stream: Stream, endpoint: Receiver) -> dict[str, A
         "told": {**told, "singles": "all"},
         "skip": {**told, "on_dead": "skip"},
         "deadly": {**told, "max_attempts": 1},
-        "drained": {**told, "singles": 0},
         "hook": {"url": hook, "max_attempts": 2},
         "away": {"url": f"http://user:{SECRET}@127.0.0.1:1/{SECRET}?outbox_private=allow"},
     }
@@ -223,76 +217,6 @@ def test_a_nudged_claim_does_not_count_as_a_tick_of_beat(relay: Relay, beat: Bea
         assert ran("beat") == tick
     finally:
         process.resume()
-
-
-class Watcher:
-    """Receives events as Flower does, into Celery's own picture of the cluster."""
-
-    def __init__(self, app: Celery) -> None:
-        self.state = State(max_tasks_in_memory=100_000)
-        self._app, self._over, self._ready = app, threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with self._app.connection_for_read() as connection:
-            events = self._app.events.Receiver(connection, handlers={"*": self.state.event})
-            with events.consumer_context() as (consuming, _channel, _consumers):
-                while not self._over.is_set():
-                    with suppress(TimeoutError):
-                        consuming.drain_events(timeout=0.2)
-                    self._ready.set()  # subscribed by now
-
-    def __enter__(self) -> Watcher:
-        self._thread.start()
-        assert self._ready.wait(60)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def task(self, id: str, state: str) -> Task:
-        """The task of a message, once it is in this state."""
-        return eventually(lambda: (task := self.state.tasks.get(id)) and task.state == state and task)
-
-    def results(self, task: str) -> set[str]:
-        return {each.result for each in self.state.tasks.values() if each.name == task and each.state == "SUCCESS"}
-
-
-def test_whoever_watches_sees_each_single_as_a_task_drains_that_say_what_they_did_and_no_idle_claim(
-    publishing: Worker, engine: Engine, outbox: Outbox, rows: Rows, broker_url: str
-) -> None:
-    orders = {
-        "SUCCESS": {}, "FAILURE": {"refuse": "429: can't"}, "RETRY": {"fail": 99, "retry_after": 3600},
-        "hopeless": {"fail": 99}, "stubborn": {"fail": 2},
-    }  # fmt: skip
-    with Celery("watcher", broker=broker_url, set_as_current=False) as app, Watcher(app) as watcher:
-        with Session(engine) as session, session.begin():
-            ids = {name: str(outbox.publish(session, f"order.{name}", told, to="told"))
-                   for name, told in orders.items()}  # fmt: skip
-            drained = {str(outbox.publish(session, "order.created", {}, to="drained")) for _ in range(20)}
-            outbox.publish(session, "order.refused", {"refuse": "not_wanted"}, to="drained")
-        tasks = {name: watcher.task(ids[name], name) for name in ("SUCCESS", "FAILURE", "RETRY")}
-        tasks |= {
-            "hopeless": watcher.task(ids["hopeless"], "FAILURE"),
-            "stubborn": watcher.task(ids["stubborn"], "SUCCESS"),
-        }
-        for name, task in tasks.items():
-            assert task.name == PUBLISH_TASK
-            assert f"order.{name}" in task.args
-            assert "told" in task.args
-            assert (task.received is None, task.started is None) == (False, False)
-        assert [tasks[name].retries for name in ("SUCCESS", "hopeless", "stubborn")] == [0, 2, 2]
-        assert "429: can't" in tasks["FAILURE"].exception
-        assert tasks["SUCCESS"].runtime is not None
-        eventually(lambda: any("dead 1, sent " in result for result in watcher.results(DRAIN_TASK)))
-        assert not drained & watcher.state.tasks.keys()
-        rows.change([ids["RETRY"]], status="dead", lease=None)
-        settled(rows)
-        with Session(engine) as session, session.begin():
-            outbox.publish(session, "order.created", {}, to="told")
-        settled(rows)
-        assert repr(NOTHING_CLAIMED) not in watcher.results(CLAIM_TASK)
 
 
 OF_TASKS = {"outbox_task_seconds", "outbox_task_wait_seconds"}

@@ -225,11 +225,11 @@ class TestNothingIsDroppedUnverified:
         archived.fill(archived.ago(8), 2)
         place.rmdir()
         done = maintain(exporter)
-        assert list(done.trimmed.kept) == [archived.ago(9), archived.ago(8)]
-        assert f"there is no directory {place}" in done.trimmed.kept[archived.ago(8)]
+        assert list(done.kept) == [archived.ago(9), archived.ago(8)]
+        assert f"there is no directory {place}" in done.kept[archived.ago(8)]
         assert (archived.count(), place.exists()) == (4, False)
         place.mkdir()
-        assert maintain(exporter).trimmed.dropped == [archived.ago(9), archived.ago(8)]
+        assert maintain(exporter).dropped == [archived.ago(9), archived.ago(8)]
 
     def test_a_storage_that_is_full(
         self, archived: Archived, exporter: Store, place: Path, elsewhere: dict[str, str]
@@ -273,7 +273,7 @@ class TestRepetition:
         written = file.stat().st_mtime_ns
         [second] = export_days(exporter, f"file://{place}")
         assert (first.written, second.written, second.rows) == (True, False, 10)
-        assert drop_days(exporter, WEEK).exported == []
+        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
         assert file.stat().st_mtime_ns == written
 
     @pytest.mark.parametrize("lost", ["part-0.parquet", "_manifest.json"])
@@ -281,7 +281,7 @@ class TestRepetition:
         archived.fill(archived.ago(8), 10)
         export_days(exporter, f"file://{place}")
         (directory(place, archived) / lost).unlink()
-        assert len(drop_days(exporter, WEEK).exported) == 1
+        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
         assert duck(place, "SELECT count(*) FROM archive") == [(10,)]
         assert [part["file"] for part in manifest(place, archived)] == ["part-0.parquet"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine, func, literal, literal_column, select, text
 
-from outbox_tasks.operating.retention import Trimmed, alone, trim
+from outbox_tasks.operating.retention import Maintained, alone, trim
 from outbox_tasks.relay.store import Store
 from tests.rows import insert
 from tests.tables import Tables
@@ -108,11 +108,11 @@ class Archived:
             connection.execute(text(sql))
 
 
-def drop_days(store: Store, older_than: timedelta) -> Trimmed:
+def drop_days(store: Store, older_than: timedelta) -> Maintained:
     """Drop old days, as maintenance does in several runs."""
-    trimmed = Trimmed(more=True)
+    result = Maintained(more=True)
     with alone(store):
-        while trimmed.more:
-            trimmed.more = False
-            trim(store, older_than, trimmed)
-    return trimmed
+        while result.more:
+            result.more = False
+            trim(store, older_than, result)
+    return result

@@ -49,9 +49,9 @@ def at_work(rows: Rows) -> None:
         beats(rows, kind, 1)
 
 
-def tally(store: Store, ago: float = 0.0, destination: str = "orders", **outcomes: int) -> None:
-    """So many sends ended so long ago, by their outcome."""
-    counted = [{"ago": ago, "destination": destination, "outcome": each, "count": outcomes[each]} for each in outcomes]
+def tally(store: Store, destination: str = "orders", **outcomes: int) -> None:
+    """So many sends ended just now, by their outcome."""
+    counted = [{"destination": destination, "outcome": each, "count": outcomes[each]} for each in outcomes]
     kinds = {"arrived": [*SENT], "failures": [*FAILED], "refusals": [*REFUSED]}
     store.ask("report/tally.sql", counted=json.dumps(counted), **kinds)
 

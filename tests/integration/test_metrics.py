@@ -83,35 +83,25 @@ def by(found: Samples, name: str, label: str, **labels: str) -> dict[str, float]
     return {have[label]: value for have, value in found[name] if labels.items() <= have.items()}
 
 
-def test_messages_are_counted_by_destination_and_state(busy: Store, measure: Measure) -> None:
+def test_messages_workers_and_problems_are_counted(busy: Store, rows: Rows, measure: Measure) -> None:
+    for n in range(3):
+        rows.insert(2, destination=f"typo{n}", status="dead", dead_at=seconds_from_now(-5))
     found = measure()
     assert by(found, "outbox_rows", "state", destination="orders") == {
         "pending": 3, "scheduled": 2, "leased": 0, "handed over": 0, "running": 0, "retrying": 0, "dead": 0,
     }  # fmt: skip
-    assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 5}
+    # Destinations that are not configured are counted together.
+    assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 5, "": 6}
     assert by(found, "outbox_due", "destination")["orders"] == 3
-    assert by(found, "outbox_keys_held_up", "destination") == {"orders": 0, "mails": 1}
+    assert by(found, "outbox_keys_held_up", "destination") == {"orders": 0, "mails": 1, "": 0}
     oldest = by(found, "outbox_oldest_due_seconds", "destination")
     assert 90 <= oldest["orders"] < 150
     assert oldest["mails"] == 0  # what waits behind a dead message is not due
-
-
-def test_destinations_that_are_not_configured_are_counted_together(store: Store, rows: Rows, measure: Measure) -> None:
-    for n in range(3):
-        rows.insert(2, destination=f"typo{n}", status="dead", dead_at=seconds_from_now(-5))
-    found = measure()
-    assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 0, "": 6}
-
-
-def test_problems_are_those_of_the_other_surfaces(busy: Store, measure: Measure) -> None:
-    found = measure()
-    examination = examine(busy.settings)
+    assert found["outbox_workers"] == [({}, 1)]  # those that are alive
     problems = [(labels["code"], labels["which"], labels["severity"]) for labels, _ in found["outbox_problem"]]
-    assert problems == [(each.code, each.which, each.severity) for each in examination.problems]
-    assert {"no_workers", "dead_letters"} <= {code for code, _, _ in problems}
+    assert problems == [(each.code, each.which, each.severity) for each in examine(busy.settings).problems]
     counts = by(found, "outbox_problems", "severity")
-    assert counts.keys() == {"error", "warning", "note"}
-    assert sum(counts.values()) == len(problems)
+    assert (counts.keys(), sum(counts.values())) == ({"error", "warning", "note"}, len(problems))
 
 
 def test_a_database_that_is_away_is_a_problem_and_not_a_failed_scrape(store: Store) -> None:
@@ -120,26 +110,21 @@ def test_a_database_that_is_away_is_a_problem_and_not_a_failed_scrape(store: Sto
     assert "outbox_due" not in found
 
 
-def test_workers_count_while_they_are_alive(busy: Store, measure: Measure) -> None:
-    assert measure()["outbox_workers"] == [({}, 1)]
-
-
-@pytest.mark.parametrize(("count", "key"), [(2, None), (1, "k")])
-def test_a_claim_tells_of_leases_that_ran_out_and_why(store: Store, rows: Rows, count: int, key: str | None) -> None:
+def test_a_claim_tells_of_leases_that_ran_out_and_why(store: Store, rows: Rows) -> None:
     causes: list[tuple[dict[str, object], str | None]] = [
         ({}, None),
         ({"lease": LEASE, "locked_by": "worker-1"}, "lease_expired"),
         ({"lease": LEASE, "locked_by": "worker-1", "last_error_code": "timeout", "attempts": 1}, "lease_expired"),
-        ({"lease": LEASE, "begun": True, "attempts": 1}, "unsettled"),
+        ({"lease": LEASE, "begun": True, "attempts": 1, "key": "k"}, "unsettled"),
         # It was given back since then: that is told once.
         ({"last_error_code": "unsettled", "attempts": 1}, None),
     ]
     for columns, cause in causes:
         rows.clear()
-        rows.insert(count, key=key, **columns)
+        rows.insert(1, **columns)
         keep_house(store)  # at once, and not as seldom as a claim does
         tally = claim(store, lambda singles, drains: None, lambda: 0, Pace())
-        assert tally.expired == ({} if cause is None else {("orders", cause): count}), columns
+        assert tally.expired == ({} if cause is None else {("orders", cause): 1}), columns
 
 
 def test_an_empty_outbox_has_zeros(measure: Measure) -> None:
@@ -163,11 +148,8 @@ def of_workers() -> Described:
     return found
 
 
-def test_the_page_names_every_metric_of_workers_and_no_other() -> None:
+def test_the_page_names_every_metric_and_no_other(busy: Store) -> None:
     assert documented("What workers count") == of_workers()
-
-
-def test_the_page_names_every_metric_of_the_database_and_no_other(busy: Store) -> None:
     assert documented("What the database says") == described(exposed(busy.settings))
 
 
@@ -180,23 +162,18 @@ def queried() -> dict[str, list[str]]:
     return {**found, "rules": RULES.read_text().splitlines()}
 
 
-@pytest.mark.parametrize(("place", "queries"), queried().items(), ids=list(queried()))
-def test_the_dashboard_and_the_rules_ask_only_for_what_there_is(place: str, queries: list[str]) -> None:
+def test_the_dashboard_and_the_rules_ask_for_all_that_there_is_and_nothing_else() -> None:
     parts = {"histogram": ("_bucket", "_sum", "_count")}
     metrics = documented("What workers count") | documented("What the database says")
     there = {name + part: labels for name, (kind, labels) in metrics.items() for part in parts.get(kind, ("",))}
-    asked = [found for query in queries for found in re.findall(r"\b(outbox_\w+)(?:\{([^}]*)\})?", query)]
-    assert asked, f"{place} asks for nothing"
-    for name, selectors in asked:
-        assert name in there, f"{place}: there is no {name}"
-        unknown = set(re.findall(r"(\w+)[=!]~?\"", selectors)) - there[name]
-        assert not unknown, f"{place}: {name} has no label {unknown}"
-
-
-def test_each_metric_is_on_the_dashboard_or_in_a_rule() -> None:
-    metrics = documented("What workers count") | documented("What the database says")
-    asked = DASHBOARD.read_text() + RULES.read_text()
-    assert [name for name in metrics if name not in asked] == []
+    for place, queries in queried().items():
+        asked = [found for query in queries for found in re.findall(r"\b(outbox_\w+)(?:\{([^}]*)\})?", query)]
+        assert asked, f"{place} asks for nothing"
+        for name, selectors in asked:
+            assert name in there, f"{place}: there is no {name}"
+            unknown = set(re.findall(r"(\w+)[=!]~?\"", selectors)) - there[name]
+            assert not unknown, f"{place}: {name} has no label {unknown}"
+    assert [name for name in metrics if name not in DASHBOARD.read_text() + RULES.read_text()] == []
 
 
 def test_promtool_takes_the_rules_and_they_fire_when_they_should() -> None:

@@ -139,6 +139,3 @@ def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows
         assert time.monotonic() - began < 10
         assert "a round trip takes 0." in problem.fact
         assert problem.follows
-        began = time.monotonic()
-        assert "database_slow" in found(slow)
-        assert time.monotonic() - began < 25

@@ -53,9 +53,15 @@ def test_a_transaction_that_keeps_dead_rows(settings: MakeSettings, rows: Rows, 
     assert of(settings(stale_after=SOON), "xmin_held", pid) is None
 
 
-def test_a_writer_whose_messages_with_keys_others_wait_for(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+def test_a_writer_of_messages_with_keys_holds_up_others_but_no_other_does(
+    settings: MakeSettings, rows: Rows, engine: Engine
+) -> None:
     slow = settings(stale_after=SOON)
     with session(engine) as (connection, pid):
+        connection.execute(text("SELECT pg_advisory_xact_lock_shared(-5, 7)"))  # as another outbox does
+        Outbox(slow).publish(connection, "order.created", {}, to="orders")
+        assert of(slow, "writer_open", pid) is None
+        assert of(slow, "xmin_held", pid) is not None
         Outbox(slow).publish(connection, "order.created", {}, to="orders", key="order:42")
         assert of(slow, "writer_open", pid) is not None
     assert of(slow, "writer_open", pid) is None
@@ -79,20 +85,6 @@ def test_a_writer_of_many_keys_holds_up_all_and_is_named_soon(
         assert "more than 32 keys" in all_keys.fact
         assert f"SELECT pg_terminate_backend({pid});" in all_keys.remedy
     assert of(usual, "writer_open", pid) is None
-
-
-def test_a_writer_of_messages_without_keys_holds_up_nobody(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
-    slow = settings(stale_after=SOON)
-    with session(engine) as (connection, pid):
-        Outbox(slow).publish(connection, "order.created", {}, to="orders")
-        assert of(slow, "writer_open", pid) is None
-        assert of(slow, "xmin_held", pid) is not None
-
-
-def test_marks_of_another_outbox_are_not_ours(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
-    with session(engine) as (connection, pid):
-        connection.execute(text("SELECT pg_advisory_xact_lock_shared(-5, 7)"))
-        assert of(settings(stale_after=SOON), "writer_open", pid) is None
 
 
 @pytest.fixture(scope="module")

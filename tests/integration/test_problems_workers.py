@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import time
 
 import pytest
 from sqlalchemy import Engine, text
@@ -16,7 +14,7 @@ from outbox_tasks.operating.problems import Severity, examine, examine_worker
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, seconds_from_now
-from tests.integration.doctoring import NOBODY, READS, at_work, beats, found, login, roots, sql
+from tests.integration.doctoring import READS, at_work, beats, found, login, roots, sql
 
 
 @pytest.fixture
@@ -130,13 +128,3 @@ def test_maintenance_is_due_some_hours_after_the_start(
     assert found(settings(), "no_maintenance")["no_maintenance"].severity is Severity.WARNING
     beats(rows, "maintain", 3000.0)
     assert found(settings(), "no_maintenance") == {}
-
-
-def test_the_clock_of_a_worker_s_host(settings: MakeSettings, rows: Rows) -> None:
-    away = settings(broker_url=NOBODY)  # heartbeats are enough
-    beats(rows, "worker", name="claim@a", host="a", clock=time.time())
-    assert found(away, "clock_skew") == {}
-    beats(rows, "worker", name="publish@b", host="b", clock=time.time() + 400)
-    skewed = found(away, "clock_skew")["clock_skew"]
-    assert re.search(r"b is (399|400)\.\d s ahead of it\.$", skewed.fact)
-    assert skewed.severity is Severity.ERROR

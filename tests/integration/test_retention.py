@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,13 +18,13 @@ from sqlalchemy import Engine, func, insert, select, text
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.engine import engine_url
-from outbox_tasks.errors import DatabaseUnavailable, MaintainedElsewhere
+from outbox_tasks.errors import MaintainedElsewhere
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import days as days_module
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.retention import Trimmed, maintain
+from outbox_tasks.operating.retention import Maintained, maintain
 from outbox_tasks.relay.store import Store
-from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.archived import Archived, drop_days
 from tests.integration.conftest import Lease, environment
 
@@ -55,13 +53,15 @@ def report(archived: Archived, table: str = "outbox_all") -> Iterator[None]:
 
 
 class TestWhatGoes:
-    def test_drops_days_that_are_wholly_older(self, archived: Archived, store: Store) -> None:
+    def test_drops_days_that_are_wholly_older(self, archived: Archived, store: Store, new_store: MakeStore) -> None:
         for days in (7, 8, 9, 30):
             archived.fill(archived.ago(days), 3)
         done = drop_days(store, WEEK)
-        assert done == Trimmed([archived.ago(days) for days in (30, 9, 8)])
+        assert done == Maintained(dropped=[archived.ago(days) for days in (30, 9, 8)])
         assert archived.days() == {archived.ago(7)}
         assert archived.count() == 3
+        archived.fill(archived.ago(900))
+        assert maintain(new_store(archive_retention=0)).dropped == []
 
     def test_keeps_a_day_that_has_not_ended_or_has_just_ended(self, archived: Archived, store: Store) -> None:
         archived.fill(archived.today, 2)
@@ -80,18 +80,19 @@ class TestWhatGoes:
         days = "SELECT date FROM {}.outbox_days WHERE ended_at IS NULL"
         assert archived.value(days.format(archived.schema)) == archived.today
 
-    @pytest.mark.parametrize("state", [{}, {"status": "dead"}, {"locked_until": seconds_from_now(3600)}])
     def test_keeps_a_day_of_which_a_message_is_not_delivered(
-        self, archived: Archived, store: Store, rows: Rows, state: dict[str, Any]
+        self, archived: Archived, store: Store, rows: Rows
     ) -> None:
-        day = archived.ago(90)
-        archived.fill(day, 3)
-        rows.insert(1, seq=(archived.number(day) << 32) + 100, **state)
-        archived.fill(archived.ago(89))
-        done = maintain(store).trimmed
-        assert (done.dropped, list(done.kept)) == ([archived.ago(89)], [day])
-        assert "1 of its messages are still at work" in done.kept[day]
-        assert (len(rows.hot()), archived.count()) == (1, 3)
+        days = [archived.ago(days) for days in (93, 92, 91, 90)]
+        states: list[dict[str, Any]] = [{}, {"status": "dead"}, {"locked_until": seconds_from_now(3600)}]
+        for day, state in zip(days, states, strict=False):
+            archived.fill(day, 3)
+            rows.insert(1, seq=(archived.number(day) << 32) + 100, **state)
+        archived.fill(days[3])
+        done = maintain(store)
+        assert (done.dropped, list(done.kept)) == (days[3:], days[:3])
+        assert all("1 of its messages are still at work" in why for why in done.kept.values())
+        assert (len(rows.hot()), archived.count()) == (3, 9)
 
     def test_keeps_a_day_of_which_a_message_is_nowhere(
         self, archived: Archived, store: Store, rows: Rows, schema: str
@@ -101,7 +102,7 @@ class TestWhatGoes:
         archived.fill(day, 3)
         rows.insert(1, seq=(archived.number(day) << 32) + 100)
         archived.run(f"DELETE FROM {schema}.outbox_ready")
-        done = maintain(store).trimmed
+        done = maintain(store)
         assert done.dropped == []
         assert "1 of its messages are neither at work" in done.kept[day]
 
@@ -112,12 +113,7 @@ class TestWhatGoes:
         archived.fill(archived.ago(1), 3)
         archived.run(f"UPDATE {archived.schema}.outbox_days SET ended_at = now() - interval '{ended}' "
                      "WHERE ended_at IS NOT NULL")  # fmt: skip
-        assert maintain(new_store(archive_retention=1)).trimmed.dropped == [archived.ago(1)] * gone
-
-    def test_drops_nothing_without_a_retention(self, archived: Archived, new_store: MakeStore) -> None:
-        archived.fill(archived.ago(900))
-        assert maintain(new_store(archive_retention=0)).trimmed == Trimmed()
-        assert archived.count() == 1
+        assert maintain(new_store(archive_retention=1)).dropped == [archived.ago(1)] * gone
 
     def test_deletes_old_counts_workers_and_acts(self, store: Store, engine: Engine, rows: Rows) -> None:
         t = rows.tables
@@ -134,17 +130,6 @@ class TestWhatGoes:
             assert connection.scalar(select(func.count()).select_from(t.audit)) == 2
             assert set(connection.scalars(select(t.heartbeats.c.name))) == {"w0", "claim"}
 
-    def test_works_in_a_schema_of_the_search_path(
-        self, archived: Archived, settings: MakeSettings, schema: str
-    ) -> None:
-        url = engine_url(settings().database_url or "").update_query_dict({"options": f"-c search_path={schema}"})
-        plain = url.render_as_string(hide_password=False)
-        found = Store.connect(settings(database_url=plain, database_schema=None, statement_timeout=0))
-        archived.fill(archived.ago(8))
-        archived.fill(archived.ago(9))
-        assert drop_days(found, WEEK).dropped == [archived.ago(9), archived.ago(8)]
-        found.close()
-
 
 class TestNobodyWaits:
     def test_a_reader_of_the_archive_delays_the_drop_and_holds_up_nobody(
@@ -154,11 +139,11 @@ class TestNobodyWaits:
         with report(archived):
             with caplog.at_level(logging.WARNING, "outbox_tasks"):
                 done = maintain(store)
-            assert list(done.trimmed.kept) == [archived.ago(8)]
-            assert "were reading or writing there" in done.trimmed.kept[archived.ago(8)]
+            assert list(done.kept) == [archived.ago(8)]
+            assert "were reading or writing there" in done.kept[archived.ago(8)]
             assert len(caplog.records) == 1
             assert settled(store, lease)
-        assert maintain(store).trimmed.dropped == [archived.ago(8)]
+        assert maintain(store).dropped == [archived.ago(8)]
 
     @pytest.mark.parametrize(
         "in_the_way", ["SELECT count(*) FROM {}.outbox_all", "DELETE FROM {}.outbox_journal WHERE count < 0"]
@@ -170,7 +155,7 @@ class TestNobodyWaits:
         monkeypatch.setattr(days_module, "TRIES", 1_000_000)
         monkeypatch.setattr(days_module, "WAITS", (0.0, 0.001))
         archived.fill(archived.ago(8))
-        found: list[Trimmed] = []
+        found: list[Maintained] = []
         trimming = threading.Thread(target=lambda: found.append(drop_days(store, WEEK)))
         with archived.engine.connect() as connection, connection.begin():
             connection.execute(text(in_the_way.format(archived.schema)))
@@ -202,18 +187,11 @@ class TestNobodyWaits:
 
 
 class TestOneAtATime:
-    def test_a_second_run_is_refused(self, archived: Archived, store: Store, new_store: MakeStore) -> None:
-        archived.fill(archived.ago(8))
-        with store.alone("maintain"), pytest.raises(MaintainedElsewhere):
-            maintain(new_store())
-        assert archived.count() == 1
-        assert maintain(store).trimmed.dropped == [archived.ago(8)]
-
     def test_of_many_runs_at_once_one_works(self, archived: Archived, new_store: MakeStore) -> None:
         for days in range(8, 13):
             archived.fill(archived.ago(days), 10)
         together = threading.Barrier(6)
-        found: list[Trimmed] = []
+        found: list[Maintained] = []
 
         def run(store: Store) -> None:
             together.wait(10)
@@ -228,23 +206,6 @@ class TestOneAtATime:
         assert sorted(day for done in found for day in done.dropped) == sorted(archived.ago(d) for d in range(8, 13))
         assert archived.days() == set()
 
-    def test_a_killed_run_holds_no_lock(self, store: Store, elsewhere: dict[str, str]) -> None:
-        script = (
-            "import time\n"
-            "from outbox_tasks.relay.store import Store\n"
-            "from outbox_tasks.settings import Settings\n"
-            "with Store.connect(Settings()).alone('maintain') as ours:\n"
-            "    print(ours, flush=True)\n"
-            "    time.sleep(600)\n"
-        )
-        with subprocess.Popen([sys.executable, "-c", script], env=elsewhere, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"True\n"
-            with store.alone("maintain") as ours:
-                assert not ours
-            process.kill()
-        eventually(lambda: maintain_if_free(store))
-
 
 class TestWhatFails:
     def test_does_not_stop_the_rest(self, archived: Archived, store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -252,31 +213,8 @@ class TestWhatFails:
         archived.run(f"DROP TABLE {archived.schema}.outbox_inbox")
         with caplog.at_level(logging.WARNING, "outbox_tasks"):
             done = maintain(store)
-        assert done.trimmed.dropped == [archived.ago(8)]
+        assert done.dropped == [archived.ago(8)]
         assert len(done.failed) == len(caplog.records) == 1
-
-    def test_without_the_right_to_drop_a_day_stays_and_is_told(
-        self, archived: Archived, new_store: MakeStore, settings: MakeSettings, schema: str
-    ) -> None:
-        role = f"{schema}_writer"
-        archived.fill(archived.ago(8))
-        archived.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
-        archived.run(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
-        archived.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
-        try:
-            url = engine_url(settings().database_url or "").set(username=role, password="secret")
-            store = new_store(database_url=url.render_as_string(hide_password=False))
-            [(day, why)] = drop_days(store, WEEK).kept.items()
-            assert day == archived.ago(8)
-            assert "permission denied" in why or "must be owner" in why
-            store.close()
-        finally:
-            archived.run(f"DROP OWNED BY {role}")
-            archived.run(f"DROP ROLE {role}")
-
-    def test_a_database_that_is_away_is_an_error_of_its_own(self, new_store: MakeStore) -> None:
-        with pytest.raises(DatabaseUnavailable):
-            maintain(new_store(database_url="postgresql://nobody@127.0.0.1:1/none"))
 
 
 class TestTime:
@@ -287,18 +225,13 @@ class TestTime:
         for days in (10, 9, 8):
             archived.fill(archived.ago(days))
         runs = [maintain(store) for _ in range(4)]
-        assert [run.trimmed.dropped for run in runs] == [[archived.ago(10)], [archived.ago(9)], [archived.ago(8)], []]
+        assert [run.dropped for run in runs] == [[archived.ago(10)], [archived.ago(9)], [archived.ago(8)], []]
         assert [run.more for run in runs] == [True, True, False, False]
-
-    def test_a_run_that_could_not_get_on_does_not_ask_for_more(
-        self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
         for days in (9, 8):
             archived.fill(archived.ago(days))
-        with report(archived):
-            done = maintain(store)
-        assert (len(done.trimmed.kept), done.more) == (2, False)
+        with report(archived):  # a run that gets nowhere does not ask for more
+            stuck = maintain(store)
+        assert (len(stuck.kept), stuck.more) == (2, False)
 
 
 def test_the_command_goes_on_until_all_is_done(
@@ -317,11 +250,3 @@ def test_the_command_goes_on_until_all_is_done(
         assert (shown.exit_code, found["dropped"], list(found["kept"]), found["failed"]) == (1, days[:2], days[2:], [])
     shown = CliRunner().invoke(outbox, ["maintain"])
     assert (shown.exit_code, shown.output) == (0, "Made 0 partitions, forgot 0 marks, dropped 1 day.\n")
-
-
-def maintain_if_free(store: Store) -> bool:
-    try:
-        maintain(store)
-    except MaintainedElsewhere:
-        return False
-    return True

@@ -317,8 +317,8 @@ class TestWork:
             done = maintain(store)
         finally:
             store.close()
-        assert (done.failed, done.trimmed.kept) == ([], {})
-        assert done.trimmed.dropped == [past.ago(30)]
+        assert (done.failed, done.kept) == ([], {})
+        assert done.dropped == [past.ago(30)]
         assert list(tmp_path.rglob(f"day={past.ago(30)}/*.parquet"))
         assert place.ask(f"SELECT to_regclass('{quoted(f'outbox_messages_{TODAY + 2}')}') IS NOT NULL")
         replayed = place.command("replay", "--all", "--yes", settings=settings_of("operator", place))

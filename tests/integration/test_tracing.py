@@ -157,23 +157,6 @@ def test_the_trace_that_a_celery_call_states_wins(outbox: Outbox, session: Sessi
     assert (row.headers["traceparent"], row.headers["tracestate"]) == (OWN, "own=1")
 
 
-def test_outside_of_any_span_a_row_has_no_trace(outbox: Outbox, session: Session, rows: Rows, tracer: Tracer) -> None:
-    with session.begin():
-        WAYS["publish"](outbox, session)
-    assert [row.headers for row in rows.hot()] == [{}]
-
-
-def test_what_is_rolled_back_leaves_no_span(
-    outbox: Outbox, session: Session, store: Store, publishers: Publishers, tracer: Tracer,
-    exporter: InMemorySpanExporter,
-) -> None:  # fmt: skip
-    with tracer.start_as_current_span("POST /orders"), session.begin():
-        WAYS["publish"](outbox, session)
-        session.rollback()
-    assert not drain_batches(store, publishers)
-    assert [span.name for span in exporter.get_finished_spans()] == ["POST /orders"]
-
-
 def test_a_repeated_call_with_its_id_may_be_in_another_trace(
     outbox: Outbox, session: Session, rows: Rows, tracer: Tracer
 ) -> None:
@@ -212,7 +195,7 @@ def test_a_task_gets_the_context_under_the_name_that_tracers_look_for(
 @pytest.mark.parametrize("singly", [True, False])
 def test_each_single_and_each_batch_has_a_span_that_links_to_its_writers(
     outbox: Outbox, session: Session, store: Store, publishers: Publishers, tracer: Tracer,
-    exporter: InMemorySpanExporter, singly: bool,
+    exporter: InMemorySpanExporter, stream: Stream, singly: bool,
 ) -> None:  # fmt: skip
     writers: set[int] = set()
     for _ in range(2):
@@ -231,6 +214,8 @@ def test_each_single_and_each_batch_has_a_span_that_links_to_its_writers(
     assert {link.context.span_id for span in sends for link in span.links} == writers
     each = [span for span in spans if span.name == "publish orders"]
     assert {span.parent and span.parent.span_id for span in each} == writers
+    carried = {entry["ce_traceparent"].decode().split("-")[2] for entry in stream.entries()}
+    assert carried == {span.context and trace.format_span_id(span.context.span_id) for span in each}
     assert {link.context.span_id for span in each for link in span.links} == {
         span.context and span.context.span_id for span in sends
     }

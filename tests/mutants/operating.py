@@ -65,9 +65,9 @@ FAULTS = [
         "what waits for another try counts as due",
     ),
     Fault(
-        f"{ROOM}/heartbeats.py",
-        "age - worker.age > longest_pause(settings)",
-        "age > longest_pause(settings)",
+        f"{ROOM}/problems/periodic.py",
+        "tick.age - worker.age > longest_pause(site.settings)",
+        "tick.age > longest_pause(site.settings)",
         WORKERS,
         "beat is blamed while no claim worker takes its ticks",
     ),

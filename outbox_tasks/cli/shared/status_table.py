@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,15 +13,14 @@ from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.cli.shared.problems_shown import shown
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.operating.audit import under_way
-from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.overview import DestinationStatus, cut
 from outbox_tasks.operating.status import STATES, Status
 from outbox_tasks.settings import Settings
-from outbox_tasks.text import many, number, one_line, span
+from outbox_tasks.text import number, one_line, span
 
 STYLES = {
-    "closed": "green", "refuses": "red", "failing": "red", "open": "red", "trying": "yellow", "paused": "yellow",
+    "refuses": "red", "failing": "red", "open": "red", "trying": "yellow", "paused": "yellow",
     "unknown": "red",
 }  # fmt: skip
 """The states of destinations, as `DestinationStatus.state` names them."""
@@ -37,46 +36,33 @@ SUPERVISED = ("handed over", "running")
 
 ROWS_SHOWN = 50
 
-NARROW_COLUMNS = 110
-"""Columns of a terminal below which queues are named by their last word, and a state is below its destination."""
 
-
-def status_shown(status: Status, settings: Settings, width: int) -> RenderableType:
+def status_shown(status: Status, settings: Settings) -> RenderableType:
     """The problems, then what waits, then who is at work."""
-    narrow = width < NARROW_COLUMNS
     parts: list[RenderableType] = [*shown(status.examination.problems, causes=False)]
     parts = parts or [Text("✓ in order", style="bold green")]
     parts += [cell(f"{under_way(act._asdict())}: outbox-tasks audit --stop {act.seq}", "cyan") for act in status.acts]
     if not status.destinations:  # the database does not say what waits, and who is at work
         return Group(*parts)
-    parts += [Text(), _destinations(status, settings, narrow)]
-    if status.feeds:
-        parts += [Text(), _feeds(status.feeds, settings)]
+    parts += [Text(), _destinations(status, settings)]
     workers = [*status.heartbeats.workers, *status.heartbeats.supervising]
     if workers:
-        parts += [Text(), _workers(workers, short=narrow)]
+        parts += [Text(), _workers(workers)]
     return Group(*parts, Text(), _footer(status))
 
 
-def _destinations(status: Status, settings: Settings, narrow: bool) -> Table:
+def _destinations(status: Status, settings: Settings) -> Table:
     destinations = status.destinations
     supervised = any(each.states[state] for each in destinations.values() for state in SUPERVISED)
     columns = [column for column in COUNTS if supervised or column[1] not in SUPERVISED]
-    titles = (
-        "due",
-        *(title for title, *_ in columns),
-        "oldest",
-        "sent\n/min",
-        "failed\n/min",
-        "last\nsent",
-        "empty\nin",
-    )
-    table = _plain_table("destination", *(() if narrow else ("state",)), right=titles)
+    titles = [title for title, *_ in columns]
+    titles = ["due", *titles, "oldest", "sent\n/min", "failed\n/min", "last\nsent", "empty\nin"]
+    table = _plain_table("destination", right=titles)
     for name, each in status.ranked[:ROWS_SHOWN]:
         rough = each.estimated
         waits_long = each.oldest is not None and each.oldest > settings.stale_after
         table.add_row(
-            *((_below(name, each),) if narrow else (cell(name), _state(each))),
+            _named(name, each),
             _count(each.due, estimated="pending" in rough),
             *(_count(each.states[state], estimated=state in rough, style=style) for _, state, style in columns),
             _span(each.oldest, "red" if waits_long else ""),
@@ -92,14 +78,11 @@ def _destinations(status: Status, settings: Settings, narrow: bool) -> Table:
     return table
 
 
-def _state(status: DestinationStatus) -> Text:
-    return Text(STATES[status.state], style=STYLES[status.state])
-
-
-def _below(name: str, status: DestinationStatus) -> Text:
+def _named(name: str, status: DestinationStatus) -> Text:
     """The name, and below it the state, unless it is in service."""
-    shown_name = cell(name)
-    return shown_name if status.state == "closed" else shown_name.append("\n  ").append_text(_state(status))
+    if status.state == "closed":
+        return cell(name)
+    return cell(name).append("\n  ").append(STATES[status.state], STYLES[status.state])
 
 
 def _span(seconds: float | None, style: str = "") -> Text:
@@ -110,28 +93,10 @@ def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:
     return Text(number(count, estimated=estimated), style=style if count else "dim")
 
 
-def _feeds(feeds: Sequence[FeedState], settings: Settings) -> Table:
-    """The first feeds: those in trouble are in front."""
-    table = _plain_table("feed", "state", right=("copied", "waiting", "oldest", "read"))
-    for feed in feeds[:ROWS_SHOWN]:
-        late = feed.age > settings.stale_after
-        table.add_row(
-            cell(feed.name),
-            Text(feed.state(settings.stale_after), style="red" if late or feed.failing is not None else "green"),
-            _count(feed.copied),
-            _count(feed.waiting, style="red" if late else ""),
-            _span(feed.age if feed.waiting else None, "red" if late else ""),
-            Text("never" if feed.looked is None else f"{span(feed.looked)} ago"),
-        )
-    if len(feeds) > ROWS_SHOWN:
-        table.caption = f"and {len(feeds) - ROWS_SHOWN:,} more: outbox-tasks feed status"
-    return table
-
-
-def _workers(workers: Iterable[Heartbeat], *, short: bool) -> Table:
+def _workers(workers: Iterable[Heartbeat]) -> Table:
     table = _plain_table("worker", "queues", "pool", "seen")
     for worker in workers:
-        queues = [queue.rpartition(".")[2] if short else queue for queue in worker.queues]
+        queues = [queue.rpartition(".")[2] for queue in worker.queues]
         pool = f"{worker.facts.get('pool')} × {worker.facts.get('concurrency')}"
         seen = f"{span(worker.age)} ago" if worker.alive else f"lost, {span(worker.age)} ago"
         cells = (worker.name, ", ".join(queues), pool, seen)
@@ -142,12 +107,6 @@ def _workers(workers: Iterable[Heartbeat], *, short: bool) -> Table:
 def _footer(status: Status) -> Text:
     last = status.heartbeats.last
     ran = [f"{kind} {_ago(last.get(kind))}" for kind in ("claim", "beat", "maintain")]
-    claim = last.get("claim")
-    if claim and "seconds" in claim.facts:  # the command drain does not report it
-        facts = claim.facts
-        held_back = ", held back" if facts["held_back"] else ""
-        drains = f" and {many(facts['drains'], 'drain')}" if facts["drains"] else ""
-        ran[0] += f" ({facts['claimed']:,}{drains} in {facts['seconds']:.2g} s{held_back})"
     if isinstance(status.queues, dict):
         queued = " · ".join(f"{name.rpartition('.')[2]} {number(count)}" for name, count in status.queues.items())
     else:
@@ -159,7 +118,7 @@ def _footer(status: Status) -> Text:
         f"version {VERSION}",
     ]
     text = Text("\n".join(lines), style="dim")
-    text.highlight_words(["held back", "never"], "not dim bold yellow")
+    text.highlight_words(["never"], "not dim bold yellow")
     return text
 
 

@@ -18,7 +18,7 @@ from celery import Celery
 
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.problems import workers
-from outbox_tasks.operating.problems.checks import CHECK_FAILED, CHECKS, CODES, SETTINGS, SUBJECTS
+from outbox_tasks.operating.problems.checks import CHECK_FAILED, CHECKS, CODES, SETTINGS
 from outbox_tasks.operating.problems.order import folded
 from outbox_tasks.operating.problems.problem import Problem, Severity, error, warning
 from outbox_tasks.operating.problems.site import Check, Connections, Reached, Site
@@ -26,7 +26,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import many
 
 __all__ = [
-    "CODES", "SUBJECTS", "Connections", "Examination", "Problem", "Severity", "Site", "examine",
+    "CODES", "Connections", "Examination", "Problem", "Severity", "Site", "examine",
     "examine_worker", "look", "refused",
 ]  # fmt: skip
 
@@ -92,7 +92,7 @@ def look(site: Site, *, deep: bool = False, only: Collection[str] = ()) -> Exami
         if wanted[check] or not needed.isdisjoint(check.gives):
             needed.update(check.needs, check.uses)
     if not only:
-        site.ask_broker()
+        _ = site.asked_broker
     problems: list[Problem] = []
     in_order: dict[str, list[str]] = {}
     skipped: dict[str, None] = {}

@@ -60,7 +60,6 @@ CHECKS = (
           deep=True),
     Check(WORKERS, "their settings fit together", workers.settings,
           {"visibility_short", "same_name", "wrong_worker"}, needs=("broker",), deep=True),
-    Check(WORKERS, "their clocks agree", workers.clocks, {"clock_skew"}, needs=("tables",)),
     Check(WORKERS, "beat ticks", periodic.beat, {"no_beat"}, needs=("tables",)),
     Check(WORKERS, "claims run", periodic.claims, {"claims_late", "no_claims"}, needs=("tables",)),
     Check(WORKERS, "maintenance is done", periodic.maintenance, {"no_maintenance"}, needs=("tables",)),
@@ -84,9 +83,6 @@ CHECKS = (
     Check(MESSAGES, "nothing has been due for long", waiting.stale, {"stale"}, needs=("counts",)),
     *(check for each in satellites().values() for check in each.checks()),
 )  # fmt: skip
-
-SUBJECTS = tuple(dict.fromkeys(check.subject for check in CHECKS))
-"""In the order in which people read them."""
 
 CODES = frozenset({CHECK_FAILED, SETTINGS, WORKER_LOST}.union(*(check.codes for check in CHECKS)))
 """Of all problems."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from outbox_tasks.operating.heartbeats import LATE_CLAIM, Heartbeat
+from outbox_tasks.operating.heartbeats import LATE_CLAIM, Heartbeat, longest_pause
 from outbox_tasks.operating.problems.problem import error, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.problems.transactions import oldest_snapshot
+from outbox_tasks.settings import CLAIM_QUEUE
 from outbox_tasks.text import span
 
 
 def beat(site: Site) -> Problems:
-    """Whether beat ticks. A tick shows by the claim that it causes, so this needs a claim worker."""
-    if site.heartbeats.beat_stopped(site.settings):
-        tick = site.heartbeats.last.get("beat")
+    """Whether beat ticks. A tick shows only by the claim that it causes. So time without a claim worker does not
+    count."""
+    tick, worker = site.heartbeats.last.get("beat"), site.heartbeats.last_consumer(CLAIM_QUEUE)
+    if tick is None or (worker is not None and tick.age - worker.age > longest_pause(site.settings)):
         yield error(
             "no_beat",
             f"Beat {_last('ticked', tick)}.",
@@ -25,9 +27,8 @@ def beat(site: Site) -> Problems:
 
 def claims(site: Site) -> Problems:
     """Whether claims run, and end in time."""
-    heartbeats = site.heartbeats
-    if heartbeats.claims_stopped(site.settings):
-        claim = heartbeats.last.get("claim")
+    claim, late = site.heartbeats.last.get("claim"), site.heartbeats.last.get(LATE_CLAIM)
+    if claim is None or claim.age > longest_pause(site.settings):
         yield error(
             "no_claims",
             f"A claim {_last('ran', claim)}.",
@@ -35,14 +36,14 @@ def claims(site: Site) -> Problems:
             f"{site.celery} worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
             since=claim.age if claim else None,
         )
-    if heartbeats.claims_late:
+    if late is not None and late.alive:
         holder, remedy = oldest_snapshot(site)
         yield error(
             "claims_late",
             f"The database does not answer claims in time. {holder}",
             "While a snapshot is open, dead rows can't be removed, and statements step over more and more of them.",
             remedy or "Look at the server's disk and load.",
-            since=heartbeats.age(LATE_CLAIM),
+            since=late.age,
         )
 
 

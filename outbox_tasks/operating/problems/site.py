@@ -66,14 +66,10 @@ class Connections:
         """With a short timeout. Raises `BrokerUnreachable`."""
         return Broker(self.app, self.settings, timeout=ANSWER_SECONDS)
 
-    @property
-    def has_broker(self) -> bool:
-        return self.installed is not None or self.settings.broker_url is not None
-
     def ask_broker(self) -> Callable[[], BrokerAnswer | Silence | None]:
         """Begin to ask the broker, in a thread: a broker that hangs must not hold up the rest. The function returned
         gives its answer, or why there is none; None: nobody has said where the broker is."""
-        if not self.has_broker:
+        if self.installed is None and self.settings.broker_url is None:
             return lambda: None
         silence = Silence(f"it gave no answer within {ANSWER_SECONDS + CONNECT_SECONDS:g} s")
         if self._asking is not None and self._asking.is_alive():
@@ -115,7 +111,6 @@ class Site:
         self.settings = connections.settings
         self.installed = connections.installed
         self._began = time.monotonic()
-        self._broker_answer: Callable[[], BrokerAnswer | Silence | None] | None = None
         self.deep = False
         """Whether the doctor looks."""
         self.reached: set[Reached] = set()
@@ -142,16 +137,14 @@ class Site:
         return self.connections.broker
 
     @cached_property
+    def asked_broker(self) -> Callable[[], BrokerAnswer | Silence | None]:
+        """The broker is asked from the first use of this on, while other things are looked at."""
+        return self.connections.ask_broker()
+
+    @cached_property
     def broker_answer(self) -> BrokerAnswer | Silence | None:
         """What the broker says of itself; None: nobody has said where it is."""
-        self.ask_broker()
-        assert self._broker_answer is not None
-        return self._broker_answer()
-
-    def ask_broker(self) -> None:
-        """Begin to ask the broker, while other things are looked at."""
-        if self._broker_answer is None:
-            self._broker_answer = self.connections.ask_broker()
+        return self.asked_broker()
 
     @cached_property
     def destinations(self) -> Destinations:

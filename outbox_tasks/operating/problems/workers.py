@@ -122,31 +122,6 @@ def _same_name(name: str, how_many: str) -> Problem:
     )
 
 
-def clocks(site: Site) -> Problems:
-    """Whether the clocks of the workers' hosts agree with the database's. Heartbeats carry the host's time."""
-    apart: dict[str, float] = {}
-    for worker in site.heartbeats.alive:
-        if isinstance(time := worker.facts.get("clock"), int | float):
-            seconds = time - worker.seen_at.timestamp()
-            if abs(seconds) > 30:
-                apart[str(worker.facts.get("host", worker.name))] = seconds
-    if not apart:
-        return
-    differences = "; ".join(
-        f"{host} is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} it"
-        for host, seconds in sorted(apart.items())
-    )
-    far_apart = max(map(abs, apart.values())) >= 300  # other services refuse requests that such a host has signed
-    yield (error if far_apart else warning)(
-        "clock_skew",
-        f"The clocks of hosts with workers differ from the database's: {differences}.",
-        "The relay itself goes by the database's clock, and works all the same. But AWS and receivers of webhooks "
-        "refuse requests whose signed time is off by about five minutes, certificates seem too new or too old, and "
-        "times in logs mislead.",
-        "Let all hosts keep time by NTP: timedatectl set-ntp true, or chronyc tracking to see what is wrong.",
-    )
-
-
 def lost(site: Site, name: str) -> Problems:
     """Whether a worker writes heartbeats, by its node's name."""
     worker = next((worker for worker in site.heartbeats.workers if worker.name == name), None)
