@@ -11,9 +11,8 @@ import pytest
 import yaml
 from sqlalchemy import Engine, insert, text
 
-from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_batches, take
+from tests.claims import take
 from tests.conftest import Rows, seconds_from_now
 
 KEDA = Path(__file__).parents[2] / "examples" / "kubernetes" / "keda.yaml"
@@ -82,16 +81,6 @@ def test_counts_each_destination_up_to_a_limit(backlog: Ask, rows: Rows) -> None
     assert backlog("most => 25") == 25 + 25 + 3
     assert backlog("'orders', 40") == 40
     assert backlog("most => NULL") == 83
-
-
-def test_ends_at_zero_once_all_is_sent(backlog: Ask, rows: Rows, store: Store) -> None:
-    rows.insert(7)
-    rows.insert(7, key="order:1")
-    assert backlog() == 14
-    publishers = Publishers(store.settings)
-    drain_batches(store, publishers)
-    publishers.close()
-    assert backlog() == 0
 
 
 def test_answers_the_question_of_the_example_for_keda(store: Store, rows: Rows, engine: Engine, schema: str) -> None:

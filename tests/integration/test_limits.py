@@ -22,7 +22,7 @@ from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import claimed, drain_batches, take
+from tests.claims import claimed, take
 from tests.conftest import MakeStore, Rows, eventually
 from tests.integration.test_status import Run, env, run  # noqa: F401
 from tests.integration.test_traffic import Destination, taken
@@ -78,21 +78,6 @@ def test_while_they_cant_be_read_the_settings_count(new_store: MakeStore, rows: 
         connection.execute(text(f"LOCK TABLE {store.settings.database_schema}.outbox_limits"))
         counts_soon(store, "rate_limit", None)
     counts_soon(store, "rate_limit", 2)
-
-
-def test_they_cost_a_statement_a_second_and_an_idle_claim_none(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    ask = store.limits.ask
-    monkeypatch.setattr(store.limits, "ask", lambda verb: read.append(verb) or ask(verb))
-    claimed(store)
-    assert read == []
-    rows.insert(5_000)
-    began = time.monotonic()
-    claimed(store)
-    assert drain_batches(store, {"orders": Destination(seconds=0)})[Step.SENT] == 5_000
-    assert 1 <= len(read) <= time.monotonic() - began + 1
 
 
 def test_a_limit_that_no_setting_could_have_is_refused(store: Store) -> None:

@@ -27,7 +27,6 @@ from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 from tests.claims import keep_house
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.exposed import ROOT, Described, Samples, described, documented, samples
-from tests.integration.conftest import Command
 
 RULES = ROOT / "examples" / "monitoring" / "alert-rules.yml"
 DASHBOARD = ROOT / "examples" / "monitoring" / "grafana-dashboard.json"
@@ -125,16 +124,6 @@ def test_a_claim_tells_of_leases_that_ran_out_and_why(store: Store, rows: Rows) 
         keep_house(store)  # at once, and not as seldom as a claim does
         tally = claim(store, lambda singles, drains: None, lambda: 0, Pace())
         assert tally.expired == ({} if cause is None else {("orders", cause): 1}), columns
-
-
-def test_an_empty_outbox_has_zeros(measure: Measure) -> None:
-    found = measure()
-    assert by(found, "outbox_due", "destination") == {"orders": 0, "mails": 0}
-    assert found["outbox_workers"] == found["outbox_archive_rows"] == [({}, 0)]
-
-
-def test_the_command_prints_it_for_prometheus(busy: Store, command: Command) -> None:
-    assert by(samples(command("status", "--prometheus").stdout_bytes), "outbox_due", "destination")["orders"] == 3
 
 
 def of_workers() -> Described:

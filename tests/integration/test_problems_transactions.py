@@ -6,20 +6,18 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
+from uuid import UUID
 
-import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks import Outbox
-from outbox_tasks.database.connection import Database, migrating
-from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.migrations import upgrade
+from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.problems import Problem, Severity, transactions
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, Rows, eventually
-from tests.integration.doctoring import found
+from tests.conftest import MakeSettings, Rows
+from tests.integration.doctoring import found, sql
 
 SOON = 0.001
 """Whatever is open at all is open for long."""
@@ -87,46 +85,29 @@ def test_a_writer_of_many_keys_holds_up_all_and_is_named_soon(
     assert of(usual, "writer_open", pid) is None
 
 
-@pytest.fixture(scope="module")
-def another_server() -> Iterator[EmbeddedPostgres]:
-    """What is left behind there concerns the whole server."""
-    with EmbeddedPostgres(settings={"max_prepared_transactions": "5"}) as server:
-        yield server
-
-
-@pytest.fixture
-def elsewhere(settings: MakeSettings, another_server: EmbeddedPostgres) -> Settings:
-    made = settings(database_url=another_server.url, database_schema=None, stale_after=SOON)
-    with migrating(made) as connection:
-        upgrade(connection)
-    return made
-
-
-def test_a_prepared_transaction(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
-    assert found(elsewhere, "prepared_transaction") == {}
-    with psycopg.connect(another_server.url, autocommit=True) as connection:
-        connection.execute("BEGIN")
-        publish = "SELECT outbox_publish('a', '{}'::text, key => 'k', destination => 'orders')"
-        connection.execute(publish)  # type: ignore[arg-type]
-        connection.execute("PREPARE TRANSACTION 'forgotten'")
-        left = found(elsewhere, "prepared_transaction")["prepared_transaction"]
-        assert "'forgotten' of outbox" in left.fact
+def test_a_prepared_transaction(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
+    soon, run, name = settings(stale_after=SOON), sql(engine, schema), f"forgotten by {schema}"
+    publish = "SELECT outbox_publish('a', '{}'::text, key => 'k', destination => 'orders')"
+    run("BEGIN", publish, f"PREPARE TRANSACTION '{name}'")
+    end = f"ROLLBACK PREPARED '{name}';  "
+    try:
+        left = found(soon, "prepared_transaction")["prepared_transaction"]
+        assert f"'{name}' of outbox" in left.fact
         assert "under the same keys waits" in left.cause
-        connection.execute(publish)  # type: ignore[arg-type]
-        [(later,)] = connection.execute("SELECT id FROM outbox_all")
-        with closing(Database.connect(elsewhere)) as database:
-            waits = str(Lookup(database).one(later)["waits"])
+        assert left.remedy.partition("--")[0] == end
+        run(publish)
+        [later] = [row.id for row in rows.shown()]
+        with closing(Database.connect(soon)) as database:
+            waits = str(Lookup(database).one(UUID(str(later)))["waits"])
         assert waits.startswith("A prepared transaction has written a message of this key"), waits
-        connection.execute(left.remedy.partition("--")[0])
-    assert found(elsewhere, "prepared_transaction") == {}
+    finally:
+        run(end)
+    assert found(soon, "prepared_transaction") == {}
 
 
-def test_a_server_without_autovacuum(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
-    with psycopg.connect(another_server.url, autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET autovacuum = off")
-        connection.execute("SELECT pg_reload_conf()")
-        off = eventually(lambda: found(elsewhere, "autovacuum_off").get("autovacuum_off"))
-        assert off.fact == "Autovacuum is off on this server."
-        for statement in off.remedy.split("; "):
-            connection.execute(statement)
-    eventually(lambda: not found(elsewhere, "autovacuum_off"))
+def test_a_server_without_autovacuum(settings: MakeSettings, rows: Rows) -> None:
+    """Which counts nothing, in the test."""
+    url = f"{settings().database_url}?options=-c%20track_counts%3Doff"
+    off = found(settings(database_url=url, statement_timeout=0), "autovacuum_off")["autovacuum_off"]
+    assert off.fact == "Autovacuum is off on this server."
+    assert off.remedy == "ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf();"

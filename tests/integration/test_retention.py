@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -187,24 +187,9 @@ class TestNobodyWaits:
 
 
 class TestOneAtATime:
-    def test_of_many_runs_at_once_one_works(self, archived: Archived, new_store: MakeStore) -> None:
-        for days in range(8, 13):
-            archived.fill(archived.ago(days), 10)
-        together = threading.Barrier(6)
-        found: list[Maintained] = []
-
-        def run(store: Store) -> None:
-            together.wait(10)
-            with suppress(MaintainedElsewhere):
-                found.append(drop_days(store, WEEK))
-
-        threads = [threading.Thread(target=run, args=(new_store(),)) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert sorted(day for done in found for day in done.dropped) == sorted(archived.ago(d) for d in range(8, 13))
-        assert archived.days() == set()
+    def test_a_second_run_is_refused(self, store: Store, new_store: MakeStore) -> None:
+        with store.alone("maintain"), pytest.raises(MaintainedElsewhere):
+            maintain(new_store())
 
 
 class TestWhatFails:
