@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -23,7 +22,6 @@ from celery.exceptions import AlwaysEagerIgnored, TimeoutError
 from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks import Outbox
@@ -34,7 +32,6 @@ from outbox_tasks.errors import (
     PayloadNotSerializable,
     ResultNotThereYet,
     UncapturableTask,
-    UnsupportedSession,
 )
 from outbox_tasks.model import Step
 from outbox_tasks.operating.problems import examine
@@ -172,20 +169,6 @@ class TestStoredCalls:
             assert len(rows.hot()) > before, name
         assert time.monotonic() - began < 20  # a broker or a backend that is asked in vain takes longer, each time
 
-    def test_signatures_chains_groups_and_names_are_stored(
-        self, outbox: Outbox, task: Any, session: Session, rows: Rows
-    ) -> None:
-        with session.begin():
-            outbox.apply_async(session, task.si(1), countdown=60)
-            last = outbox.delay(session, chain(task.s(1), task.s(2)))
-            outbox.apply_async(session, group(task.s(1), task.s(2)))
-            outbox.apply_async(session, "elsewhere.task", [1], {"a": 2}, queue="there")
-        kept = rows.hot()
-        assert [row.event_type for row in kept] == ["shapes.note"] * 4 + ["elsewhere.task"]
-        [following] = json.loads(kept[1].payload)[2]["chain"]
-        assert following["options"]["task_id"] == last.id
-        assert envelope(kept[-1]).routing_key == "there"
-
     def test_the_results_of_a_group_can_be_read(
         self, outbox: Outbox, app: Celery, task: Any, session: Session, own_redis: Any
     ) -> None:
@@ -240,18 +223,6 @@ class TestStoredCalls:
         plain, tagged = rows.hot()
         assert (plain.event_type, envelope(plain).headers.get("tag")) == ("other.task", None)
         assert (tagged.event_type, envelope(tagged).headers["tag"]) == ("other.task", "x")
-
-    def test_an_async_connection_is_refused(self, outbox: Outbox, task: Any, engine: Engine) -> None:
-        async def work() -> None:
-            asynchronous = create_async_engine(engine.url.set(drivername="postgresql+asyncpg"))
-            try:
-                async with asynchronous.begin() as connection:
-                    outbox.delay(connection, task, 1)  # type: ignore[arg-type]
-            finally:
-                await asynchronous.dispose()
-
-        with pytest.raises(UnsupportedSession):
-            asyncio.run(work())
 
     def test_outside_of_a_transaction_capture_is_refused(self, outbox: Outbox, app: Celery, session: Session) -> None:
         with pytest.raises(NotInTransaction), outbox.capture(session):
@@ -324,20 +295,6 @@ class TestEagerApps:
         [problem] = examine(outbox.settings, app, only=["always_eager"]).problems
         assert problem.fact in said
 
-    def test_with_django_what_waits_for_the_commit_goes_on_waiting(
-        self, outbox: Outbox, app: Celery, engine: Engine, rows: Rows
-    ) -> None:
-        task = app.tasks["shapes.eager"]
-        with driver("Django", outbox, engine) as django:
-            from django.db import transaction
-
-            django.begin()
-            with outbox.capture(django.session):
-                transaction.on_commit(partial(task.delay, "after the commit"))
-            assert app.seen == []
-            django.commit()
-        assert (app.seen, stored(rows)) == (["after the commit"], [])
-
 
 @pytest.mark.parametrize(("kind", "is_stored"), [(WithPartial, True), (Skips, False)])
 def test_a_class_with_calls_of_its_own_stores_them_or_returns_a_result(
@@ -363,14 +320,6 @@ def test_a_call_that_stores_nothing_and_returns_nothing_is_refused(outbox: Outbo
 
 
 class TestTimes:
-    def test_an_eta_waits_in_the_table(self, outbox: Outbox, task: Any, session: Session, rows: Rows) -> None:
-        eta = NOW + timedelta(days=1)
-        with session.begin():
-            outbox.apply_async(session, task, (1,), eta=eta)
-        [row] = rows.hot()
-        assert abs(row.locked_until - eta) < timedelta(seconds=30)
-        assert rows.state(row.id) == "scheduled"
-
     def test_a_countdown_waits_in_the_table_also_with_quorum_queues(
         self, outbox: Outbox, session: Session, rows: Rows
     ) -> None:
@@ -499,12 +448,6 @@ class TestAppWide:
         outbox.install(app, capture=scoped_session(sessionmaker(engine), scopefunc=nowhere))
         app.send_task("t", queue=queue.name)
         assert len(queue) == 1
-
-    def test_a_function_may_return_the_session(self, outbox: Outbox, session: Session, rows: Rows, app: Celery) -> None:
-        outbox.install(app, capture=lambda: session)
-        with session.begin():
-            app.send_task("t")
-        assert len(rows.hot()) == 1
 
 
 class TestInAWorker:

@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Inbox, Message, Outbox
-from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import NotInTransaction, ReusedId, SchemaMissing, UnsupportedSession
 from outbox_tasks.model import uuid7
 from outbox_tasks.testing.store import seen_within
@@ -249,13 +248,6 @@ class TestReadsFromAReplica:
 
 
 class TestSeveralEngines:
-    def test_the_session_chooses_by_the_table(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
-        elsewhere = create_engine("sqlite://")
-        messages = tables(outbox.settings.database_schema).messages
-        with Session(binds={Base: elsewhere, messages: engine}) as session, session.begin():
-            id = outbox.publish(session, "order.created", {})
-        assert found(rows) == {id}
-
     def test_a_session_that_can_not_choose_raises_an_error(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
         """A connection to the right engine works."""
         with Session(binds={Base: engine}) as session, session.begin():

@@ -89,17 +89,6 @@ class TestMessages:
         assert [row.headers for row in (first, second, alone)] == [{"eventid": str(id)}] * 2 + [{}]
         assert [row.destination for row in named] == ["mail", "orders"]
 
-    def test_with_an_own_id_are_written_once_for_each_destination(
-        self, outbox: Outbox, rows: Rows, engine: Engine
-    ) -> None:
-        """Also where the first copy has no event id."""
-        for without in (True, False):
-            with Session(engine) as session, session.begin():
-                assert outbox.publish(session, "order.created", {}, id=UUID(int=5)) == UUID(int=5)
-            assert len(rows.hot()) == 2
-            if without:
-                rows.change(headers={})
-
     @dataclass
     class Order:
         id: UUID

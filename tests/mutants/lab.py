@@ -4,7 +4,6 @@ from tests.mutants import Fault
 
 VERDICT, LEDGER, PLAN = (f"lab/soak/{name}.py" for name in ("verdict", "ledger", "plan"))
 SOAK = "tests/unit/test_soak.py"
-PROXY = "tests/unit/test_proxy.py"
 TRANSITIONS = "tests/integration/test_transitions.py"
 
 FAULTS = [
@@ -31,12 +30,6 @@ FAULTS = [
     Fault(PLAN, "random.Random(seed)", "random.Random(seed + int(seconds))", SOAK, "a longer run has other faults"),
     Fault("lab/soak/command.py", "raise SystemExit(1 if", "raise SystemExit(0 if", SOAK, "a failed soak ends with 0"),
     Fault("lab/soak/report.py", "{one_line(text)}", "{text}", SOAK, "a text of others is obeyed by the terminal"),
-    Fault("lab/proxy.py", "if self.refuses:", "if not self.refuses:", PROXY,
-          "the proxy refuses what it should forward"),
-    Fault("lab/proxy.py", "        former.clear()\n        self._flowing.set()\n", "        former.clear()\n", PROXY,
-          "new connections are silent, too"),
-    Fault("lab/proxy.py", "        self._how = socket.SHUT_RD\n", "", PROXY, "a reset is an orderly end"),
-    Fault("lab/proxy.py", "                link.near.close()\n", "", PROXY, "each connection leaves an open file"),
     Fault("lab/trace.py", "if move in MOVES or move in also:", "if True:", TRANSITIONS,
           "each move of a message is allowed"),
     Fault("bench/report.py", "shown(max(value))", "shown(min(value))", "tests/unit/test_bench.py",

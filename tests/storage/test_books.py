@@ -66,15 +66,6 @@ class TestKeysOverATurn:
         assert numbers(box, receiver) == [1, DAY + 1, DAY + 2, DAY + 4]
         box.check_books()
 
-    def test_the_first_writer_of_a_day_holds_back_nothing_of_the_day_before(self, box: Box, storage: Store) -> None:
-        box.write(1, key="a")
-        turn(box)
-        with box.transaction() as writer:
-            box.write(1, on=writer, key="a")
-            receiver = Receiver()
-            drained(storage, receiver)
-            assert numbers(box, receiver) == [1]
-
     @pytest.mark.parametrize("turned", [False, True])
     def test_a_mark_of_who_came_after_the_look_at_the_numbers_is_not_heeded(self, box: Box, turned: bool) -> None:
         """Else its floor would be below all numbers: all of its class would wait, and be read from the front again."""

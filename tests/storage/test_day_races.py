@@ -10,8 +10,6 @@ import psycopg
 import pytest
 
 from outbox_tasks.operating import days as days_module
-from outbox_tasks.operating import retention
-from outbox_tasks.operating.days import days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.integration.archived import drop_days
@@ -102,39 +100,6 @@ def test_a_day_with_an_open_writer_is_not_exported(box: Box, next_settings: Sett
     [manifest] = tmp_path.rglob("_manifest.json")
     assert '"rows": 2' in manifest.read_text()
     store.close()
-
-
-def test_a_day_goes_although_somebody_writes_in_another(box: Box, store: Store) -> None:
-    """Applications have transactions open all the time."""
-    box.run("keep/turn.sql", ahead=2)
-    box.write(3)
-    settle(box)
-    turn(box)
-    age(box)
-    with box.transaction() as writer:
-        box.write(1, on=writer)
-        assert len(drop_days(store, timedelta()).dropped) == 1
-        box.write(1)
-        writer.commit()
-    assert box.value("SELECT count(*) FROM outbox_messages") == 2
-    assert box.value("SELECT to_regclass('outbox_messages_0') IS NOT NULL")
-    assert [day.number for day in days(store)] == [1]
-    box.run("keep/turn.sql", ahead=2)
-    assert box.value("SELECT to_regclass('outbox_messages_0') IS NULL")
-
-
-def test_a_maintenance_that_dies_after_a_drop_leaves_no_troubles(box: Box, store: Store) -> None:
-    box.run("keep/turn.sql", ahead=2)
-    box.write(3)
-    settle(box)
-    box.connection.execute("INSERT INTO outbox_trouble (seq) SELECT seq FROM outbox_messages")
-    turn(box)
-    age(box)
-    assert box.run("keep/drop.sql", day=0) == [(True,)]
-    box.write(1)
-    box.connection.execute(f"INSERT INTO outbox_trouble (seq) VALUES ({DAY + 1})".encode())
-    assert retention.maintain(store).failed == []
-    assert box.rows("SELECT seq FROM outbox_trouble") == [(DAY + 1,)]
 
 
 def test_a_vacuum_of_ready_does_not_undo_a_turn(box: Box) -> None:

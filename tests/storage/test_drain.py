@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import psycopg
 import pytest
 
 from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import Settings
 from tests.claims import begin, keep_house, take, take_batch
 from tests.storage.conftest import Box
 from tests.storage.race import end_waits
@@ -33,17 +31,6 @@ def test_all_that_was_written_arrives_once(box: Box, storage: Store) -> None:
     assert box.value("SELECT sum(count) FROM outbox_journal WHERE state = 'sent'") == 1234
     assert [box.value(f"SELECT count(*) FROM outbox_{table}") for table in ("ready", "leases", "trouble")] == [0, 0, 0]
     box.check_books()
-
-
-def test_a_message_arrives_as_it_was_written(box: Box, storage: Store) -> None:
-    fields: dict[str, Any] = {"event_type": "a.b", "text": '{"ä": 1}', "content_type": "text/x", "headers": {"h": "v"}}
-    box.write(1, **fields, aggregate_type="order", aggregate_id="7")
-    receiver = Receiver()
-    drained(storage, receiver)
-    [message] = receiver.got
-    assert (message.event_type, message.payload, message.content_type) == ("a.b", '{"ä": 1}'.encode(), "text/x")
-    assert (message.headers, message.aggregate_type, message.aggregate_id) == ({"h": "v"}, "order", "7")
-    assert (message.attempts, message.destination, message.key) == (1, "orders", None)
 
 
 def test_what_an_open_transaction_wrote_is_found_when_it_commits(box: Box, storage: Store) -> None:
@@ -75,27 +62,6 @@ def test_a_batch_that_failed_in_part_is_settled_in_part(box: Box, storage: Store
         == [(1, "busy", "later")] * 2
     )
     box.check_books()
-
-
-def test_a_failed_message_is_sent_again_when_its_wait_is_over(box: Box, storage: Store) -> None:
-    box.write(1)
-    drained(storage, Receiver(lambda message: FAILED))
-    assert sent(storage, Receiver()) == 0
-    end_waits(box)
-    receiver = Receiver()
-    assert sent(storage, receiver) == 1
-    assert receiver.got[0].attempts == 2
-    box.check_books()
-
-
-def test_a_message_without_attempts_left_is_a_dead_letter(box: Box, storage: Store, next_settings: Settings) -> None:
-    box.write(1)
-    for _ in range(next_settings.destinations["orders"].max_attempts):
-        drained(storage, Receiver(lambda message: FAILED))
-        end_waits(box)
-    assert box.where(1) == ["dead"]
-    history = box.value("SELECT history FROM outbox_trouble")
-    assert [entry["what"] for entry in history][-1] == "dead"
 
 
 @pytest.mark.parametrize("key", [None, "a"])

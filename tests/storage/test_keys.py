@@ -53,19 +53,6 @@ def busy(box: Box) -> list[tuple[str, bool]]:
     return box.rows("SELECT key, token IS NOT NULL FROM outbox_keys ORDER BY key")  # type: ignore[return-value]
 
 
-def test_the_messages_of_a_key_arrive_in_order(box: Box, storage: Store) -> None:
-    for n in range(300):
-        box.write(1, key=f"k{n % 3}")
-    receiver = Receiver()
-    assert sent(storage, receiver) == 300
-    of_keys = defaultdict(list)
-    for number, message in zip(numbers(box, receiver), receiver.got, strict=True):
-        of_keys[message.key].append(number)
-    assert all(found == sorted(found) for found in of_keys.values())
-    assert len(of_keys) == 3
-    box.check_books()
-
-
 def test_what_is_behind_a_batch_stays_in_ready_and_goes_after_it(box: Box, storage: Store) -> None:
     box.write(2, key="a")
     batch = take_batch(storage)
@@ -129,14 +116,6 @@ def test_after_a_crash_that_undid_a_take_its_messages_go_first(box: Box, storage
     storage._places.of("orders").life = "before the crash"
     box.write(1, key="a")
     assert [message.seq for message in take_batch(storage).messages] == [1, 2]
-
-
-def test_a_key_has_a_row_while_it_is_busy_and_no_longer(box: Box, storage: Store) -> None:
-    box.write(1, key="a")
-    batch = take_batch(storage)
-    assert busy(box) == [("a", True)]
-    assert not settle(storage, batch.messages, batch.token)
-    assert busy(box) == []
 
 
 def test_singles_are_the_first_message_of_each_key(box: Box, storage: Store) -> None:
@@ -275,16 +254,6 @@ def test_a_scheduled_message_holds_only_what_is_behind_it(box: Box, storage: Sto
     box.check_books()
 
 
-def test_a_message_that_is_too_large_dies_and_does_not_lose_those_behind_it(
-    box: Box, make_storage: MakeStorage
-) -> None:
-    storage = make_storage(on_dead="skip", max_bytes=100)
-    box.write(1, key="a", text="x" * 5_000_000)
-    box.write(2, key="a")
-    assert sent(storage, Receiver()) == 2
-    assert box.where(1) == ["dead"]
-
-
 def test_a_newer_message_replaces_one_that_failed(box: Box, storage: Store) -> None:
     box.write(1, key="a", latest=True)
     drained(storage, Receiver(lambda message: FAILED))
@@ -295,18 +264,6 @@ def test_a_newer_message_replaces_one_that_failed(box: Box, storage: Store) -> N
     drained(storage, receiver)
     assert [box.where(1), box.where(2)] == [["discarded"], ["sent"]]
     assert numbers(box, receiver) == [2]
-
-
-def test_nothing_is_due_while_a_writer_may_still_write_before_it(box: Box, storage: Store) -> None:
-    with psycopg.connect(box.url) as early:
-        box.write(1, on=early, key="a")
-        box.write(2, key="a")
-        assert [row.total for row in storage.due(10)] == [0]
-        assert sent(storage, Receiver()) == 0
-        assert box.where(2) == ["ready"]
-        early.commit()
-    assert [row.fresh for row in storage.due(10)] == [3]
-    assert sent(storage, Receiver()) == 3
 
 
 def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Store) -> None:
@@ -374,14 +331,6 @@ def test_takes_of_each_kind_come_in_turns(box: Box, storage: Store, keys: int, m
         box.write(1, key=f"k{n % keys}")
     kinds = [{message.key is None for message in take_batch(storage).messages} for _ in range(2)]
     assert kinds == [{True}, {False}]
-
-
-def test_a_batch_has_a_beginning_of_each_key(box: Box, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(storage.takes._sizes, "orders", (6, 3))
-    for key in ("a", "a", "a", "a", "b", "c"):
-        box.write(1, key=key)
-    assert [message.seq for message in take_batch(storage).messages] == [1, 2, 3, 5, 6]
-    assert box.where(4) == ["ready"]
 
 
 class Ordered:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import psycopg
@@ -22,12 +21,8 @@ def read_only(engine: Engine, postgres_url: str) -> Iterator[Box]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_server_takes_each_verb(read_only: Box, verb: str) -> None:
+def test_the_server_takes_each_verb_and_it_says_first_what_it_does(read_only: Box, verb: str) -> None:
     read_only.connection.execute(b"DEALLOCATE ALL; PREPARE this AS " + sql.statement(verb, read_only.schema).text)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_says_first_what_it_does(verb: str) -> None:
     assert sql.source(verb).startswith("-- ")
 
 
@@ -46,25 +41,6 @@ def test_each_driver_gets_its_own_style_of_parameters() -> None:
 
 def test_without_a_schema_the_connection_finds_the_tables() -> None:
     assert sql.rendered("SELECT * FROM :schema.t", None) == ("SELECT * FROM t", ())
-
-
-def test_a_message_goes_from_the_write_to_the_journal(box: Box) -> None:
-    box.write(1)
-    assert box.where(1) == ["ready"]
-    span = {"priority": 0, "weight": 1, "xid": "0", "seq": 0, "until": "99999999"}
-    share = json.dumps([{"destination": "orders", "most": 10, "span": [span]}])
-    [single, _] = box.run("claim/take_free_singly.sql", share=share, holder="a claim", hold=60)
-    [token] = box.rows("SELECT token::text FROM outbox_leases")[0]
-    assert token in single
-    assert box.where(1) == ["leases"]
-    fence = {"token": token, "destination": "orders"}
-    begin = {**fence, "holder": "a worker", "hold": 40, "largest": 100}
-    assert [row[0] for row in box.run("deliver/begin.sql", **begin)] == [1]
-    assert box.run("deliver/begin.sql", **begin) == []
-    assert box.run("deliver/sent.sql", **fence, keys=[], count=1) == [(False,)]
-    assert box.run("deliver/sent.sql", **fence, keys=[], count=1) == []
-    assert box.where(1) == ["sent"]
-    box.check_books()
 
 
 def test_it_runs_in_psql(box: Box) -> None:

@@ -20,7 +20,6 @@ from outbox_tasks.errors import (
     NoRoute,
     SettingsFileError,
 )
-from outbox_tasks.feeds.place import with_routes_of
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import WEEK_SECONDS, Destination
 from outbox_tasks.settings.sources import Environment
@@ -101,11 +100,6 @@ class TestContradictions:
         with pytest.raises(ConfigurationError, match=r"'order\.\*' = 'audit' is not usable.*known: orders") as caught:
             Settings(destinations=ORDERS, routes={"order.*": ["orders", "audit"]})
         assert caught.value.value == "audit"
-
-    def test_a_changed_copy_is_checked_too(self, settings: MakeSettings) -> None:
-        assert settings().replace(singles=7).singles == 7
-        with pytest.raises(ConfigurationError):
-            settings().replace(backoff_cap=0.5)
 
 
 @pytest.mark.parametrize(
@@ -315,16 +309,6 @@ def test_two_feeds_with_one_source_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"feeds\.us\.url .*the source of feeds\.eu too") as caught:
         Settings(feeds={"eu": eu, "us": eu})
     assert "secret" not in str(caught.value)
-
-
-def test_a_feeds_own_routes_count_before_the_others() -> None:
-    urls = {"orders": "a://b", "audit": "a://b", "shop": "a://b"}
-    routes = {"order.*": ["orders"], "*": ["audit"]}
-    feed = {"url": "sqlite:////a.db", "routes": {"*.created": ["shop"]}}
-    settings = Settings(destinations=urls, routes=routes, feeds={"eu": feed})
-    assert with_routes_of(settings, "eu").routed("order.created") == ["shop"]
-    assert with_routes_of(settings, "eu").routed("order.paid") == ["orders"]
-    assert with_routes_of(settings, "us").routed("order.created") == ["orders"]
 
 
 def test_a_scheme_has_no_case_and_a_plus_in_an_option_is_a_plus() -> None:
