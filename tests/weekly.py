@@ -27,7 +27,7 @@ fault/test_clocks.py
 fault/test_database.py::test_a_drain_goes_on
 fault/test_database.py::test_a_failover_from_a_host_that_hangs
 fault/test_inbox.py
-fault/test_rabbitmq.py::test_all_is_delivered_over_lost_connections_and_by_the_nudge_alone[RabbitMQ 3
+fault/test_rabbitmq.py::test_all_is_delivered_by_the_nudge_alone_and_over_lost_connections[RabbitMQ 3
 fault/test_sentinel.py
 """
 """How their names begin, from `tests/` on."""

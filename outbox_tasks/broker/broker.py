@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
-from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -35,9 +34,6 @@ log = logging.getLogger(__name__)
 FAILED_AT_ONCE_SECONDS = 1.0
 """If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
 
-STAMP_LOOKED_AT_SECONDS = 0.5
-"""Whether a Redis has lost its data is looked at most so often: a nudge may come at any time, and should not wait."""
-
 
 class Broker:
     """The relay's side of a Celery app's broker. Every method that talks to it raises `BrokerUnreachable`.
@@ -54,7 +50,6 @@ class Broker:
         self._slow_failures = 0
         """How many calls in a row failed slowly."""
         self._spared_until = 0.0
-        self._looked_at = -inf
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the app's settings for messages and broker rule out the relay's messages."""
@@ -142,15 +137,11 @@ class Broker:
 
     def has_forgotten(self, outbox: str) -> bool:
         """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first look
-        after the loss returns True, because it leaves the stamp of this outbox. False for other brokers, for a Redis
-        where we may not write, and for a moment after each look.
+        after the loss returns True, because it leaves the stamp of this outbox. False for other brokers, and for a
+        Redis where we may not write.
 
         Raises `CrossedWires` if the broker has the stamp of another outbox.
         """
-        now = time.monotonic()
-        if now < self._looked_at + STAMP_LOOKED_AT_SECONDS:
-            return False
-        self._looked_at = now
         with self.producer() as producer:
             owner = stamp.leave(producer, outbox)
         self.check_owner(owner, outbox)
@@ -159,7 +150,6 @@ class Broker:
     def check_owner(self, owner: str | None, outbox: str) -> None:
         """Raises `CrossedWires` if the broker's stamp names another outbox than this one."""
         if owner not in (None, outbox):
-            self._looked_at = -inf  # the next call looks again, and raises again
             broker = redacted(joined(self.app.conf.broker_write_url))
             raise CrossedWires(broker=broker, owner=one_line(owner or "")[:500], outbox=one_line(outbox))
 

@@ -6,7 +6,6 @@ no longer calls; `make matrix` runs it on each of them. The Redis functions do n
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,20 +31,6 @@ def set_connect_waits(consumer: Any, waits: dict[str, float]) -> None:
         return ensure(connection)
 
     consumer.ensure_connected = ensure_connected
-
-
-def wrap_event_publish(consumer: Any, wrap: Wrap) -> None:
-    """Wrap `EventDispatcher._publish`, which sends events to the broker."""
-    dispatcher = consumer.event_dispatcher
-    if dispatcher is not None:
-        dispatcher._publish = wrap(dispatcher._publish)
-
-
-def wrap_restore(consumer: Any, wrap: Wrap) -> None:
-    """Wrap `Channel._restore` of kombu's virtual transports: it puts an unacknowledged message back into its queue."""
-    channel = consumer.task_consumer.channel
-    if hasattr(channel, "_restore"):
-        channel._restore = wrap(channel._restore)
 
 
 def wrap_redis_read(consumer: Any, wrap: Wrap) -> None:
@@ -105,13 +90,3 @@ def redis_unacked(channel: Any) -> int | None:
 def wrap_tick(scheduler: Any, wrap: Wrap) -> None:
     """Wrap `Scheduler.tick`, in which beat sends what is due, and says how long to sleep."""
     scheduler.tick = wrap(scheduler.tick)
-
-
-def limit_only_tasks() -> None:
-    """Let the soft time limit raise only while a task runs: billiard's handler of SIGUSR1, in a process of the pool. It
-    may come just as a process writes what has become of its task. The worker then can't read what follows, and ends."""
-    from celery import current_task
-
-    raises: Any = signal.getsignal(signal.SIGUSR1)
-    if getattr(raises, "__module__", None) == "billiard.pool":
-        signal.signal(signal.SIGUSR1, lambda *caught: raises(*caught) if current_task else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 from uuid import uuid4
 
@@ -11,8 +10,7 @@ from celery import Task
 from celery.utils.functional import firstmethod
 from kombu import Exchange
 
-from outbox_tasks.broker.broker import FAILED_AT_ONCE_SECONDS, Broker, queue_length
-from outbox_tasks.broker.internals import limit_only_tasks
+from outbox_tasks.broker.broker import Broker, queue_length
 from outbox_tasks.broker.names import BY_BEAT, WAIT
 from outbox_tasks.errors import BrokerUnreachable
 
@@ -42,10 +40,6 @@ class RelayTask(Task):
     rate_limit = priority = 0
     # Long: each step of it has limits of its own.
     soft_time_limit, time_limit = 600.0, 660.0
-
-    def before_start(self, *_: Any) -> None:
-        """Celery calls this as the task begins."""
-        limit_only_tasks()
 
     @classmethod
     def annotate(cls) -> None:
@@ -80,22 +74,13 @@ class RelayTask(Task):
         if options.get("countdown") is not None:
             headers[WAIT] = options["countdown"]
         try:
-            self._send_or_again(message, headers)
+            self._send(message, headers)
         except BrokerUnreachable as error:
             if not headers.get(BY_BEAT):
                 raise
             log.error("beat can't send %s, and tries again: %s", self.name, error)
             return None
         return self.AsyncResult(task_id)
-
-    def _send_or_again(self, message: Any, headers: dict[str, Any]) -> None:
-        began = time.monotonic()
-        try:
-            self._send(message, headers)
-        except BrokerUnreachable:
-            if time.monotonic() - began > FAILED_AT_ONCE_SECONDS:
-                raise
-            self._send(message, headers)
 
     def _send(self, message: Any, headers: dict[str, Any]) -> None:
         amqp = self.app.amqp

@@ -9,13 +9,13 @@ Waits are measured by one clock: see `_by_our_clock`.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Container
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from kombu.exceptions import ContentDisallowed, DecodeError
+from pydantic import Field, TypeAdapter
 
 from outbox_tasks.broker.internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.broker.names import ALL_QUEUES, DRAIN_TASK, FEED_TASK, PUBLISH_TASK, TASKS, WAIT
@@ -28,7 +28,18 @@ MALFORMED = (
 )  # fmt: skip
 """Exceptions of reading a malformed message."""
 
-IS_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
+Text = Annotated[str, Field(strict=True)]
+Name = Annotated[str, Field(strict=True, pattern=r"^[^\x00]+$")]
+Id = Annotated[str, Field(strict=True, pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+Attempt = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+
+ARGUMENTS: dict[str, TypeAdapter[Any]] = {
+    PUBLISH_TASK: TypeAdapter(tuple[Text, Name, Attempt, Id]),
+    DRAIN_TASK: TypeAdapter(tuple[Name] | tuple[Name, Id]),
+    FEED_TASK: TypeAdapter(tuple[()] | tuple[Name]),
+}
+NO_ARGUMENTS: TypeAdapter[Any] = TypeAdapter(tuple[()])
+MESSAGE_ID, TASK_ID = TypeAdapter(Id), TypeAdapter(Text)
 
 
 class CheckMessages(ConsumerStep):
@@ -99,34 +110,15 @@ def _is_astray(message: Any, name: str | None, tasks: Container[str | None]) -> 
 
 def _check(name: str, message: Any) -> None:
     """Raises one of `MALFORMED` unless it is as `Broker` and `RelayTask` write it."""
-    headers = message.headers
+    headers, is_single = message.headers, name == PUBLISH_TASK
     # Looked at before the body is read: the app that the relay is installed in may accept pickle.
     _need(message.content_type == "application/json", "its content type")
     arguments, keywords, embedded = message.payload
-    _need(isinstance(arguments, list) and isinstance(keywords, dict) and isinstance(embedded, dict), "its body")
-    _need(isinstance(headers["id"], str) and type(headers.get("retries", 0)) is int, "its headers")
-    _need(not any(embedded.values()), "what is embedded in it")
-    _need(headers.get("timelimit") in (None, [None, None]), "its time limits")
-    if name == PUBLISH_TASK:
-        event_type, destination, attempt, token = arguments
-        _need(keywords.keys() <= {"more"}, "its keywords")
-        _need_name(destination)
-        _need(bool(IS_ID(token)), "its lease")
-        is_attempt = type(attempt) is int and 0 <= attempt < 2**31
-        _need(bool(IS_ID(headers["id"])) and is_attempt and isinstance(event_type, str), "its message")
-    elif name == DRAIN_TASK:
-        destination, *tokens = arguments
-        _need(not keywords and len(tokens) <= 1 and all(map(IS_ID, tokens)), "its slot")
-        _need_name(destination)
-    elif name == FEED_TASK:
-        sound = len(arguments) <= 1 and all(isinstance(name, str) and "\0" not in name for name in arguments)
-        _need(sound and not keywords, "its arguments")
-    else:
-        _need(not arguments and not keywords, "its arguments")
-
-
-def _need_name(destination: Any) -> None:
-    _need(isinstance(destination, str) and "\x00" not in destination and bool(destination.encode()), "its destination")
+    ARGUMENTS.get(name, NO_ARGUMENTS).validate_python(arguments)
+    _need(isinstance(keywords, dict) and keywords.keys() <= ({"more"} if is_single else set()), "its keywords")
+    _need(isinstance(embedded, dict) and not any(embedded.values()), "what is embedded in it")
+    _need(type(headers.get("retries", 0)) is int and headers.get("timelimit") in (None, [None, None]), "its headers")
+    (MESSAGE_ID if is_single else TASK_ID).validate_python(headers["id"])
 
 
 def _need(holds: bool, what: str) -> None:

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import func, insert, text, update
 
 from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
-from outbox_tasks.operating import pauses
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
@@ -163,15 +162,6 @@ class TestWhileItIsOpen:
         assert {(row.lease, row.attempts, row.begun) for row in rows.hot()} == {(None, 0, False)}
         assert {rows.state(row.id) for row in rows.hot()} == {"pending"}
 
-    def test_no_attempt_is_spent(self, store: Store, rows: Rows) -> None:
-        rows.insert(3)
-        open_it(store, rows)
-        for _ in range(30):
-            elapse(rows)
-            run(store, Destination(OUT))
-        assert {(row.status, row.last_error_code) for row in rows.hot()} == {("pending", "connection")}
-        assert sum(row.attempts for row in rows.hot()) == 3 + 30
-
 
 class TestTrying:
     def test_after_the_pause_one_message_probes_and_closes_it(self, store: Store, rows: Rows) -> None:
@@ -289,11 +279,3 @@ class TestAMessageThatIsTheCause:
         assert rows.one(poison).status == "dead"
         assert rows.one(poison).last_error_code == "connection"
         assert len(rows.archived()) == 12
-
-
-class TestByHand:
-    def test_a_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
-        rows.insert(3)
-        open_it(store, rows)
-        assert pauses.resume(store, "orders", "ada")
-        assert len(claimed(store)) == 3

@@ -30,7 +30,7 @@ from outbox_tasks.model import LeasedMessage, Single, Step, Verdict
 from outbox_tasks.operating import days
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publish import publish
-from outbox_tasks.relay.settle import Listener, settle
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Share
 from outbox_tasks.settings import django_project
@@ -175,26 +175,6 @@ class TestServerGone:
         assert (row.attempts, row.last_error_code) == (1, None if step is Step.SENT else "away")
         if step is Step.RETRY:
             assert begun(store, taken._replace(token=verdict.token or "")).attempts == 2
-
-    def test_a_task_that_comes_twice_when_its_begin_is_forgotten_is_on_the_row(
-        self,
-        server: EmbeddedPostgres,
-        store: Store,
-        rows: Rows,
-        single: Callable[[], Single],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        taken = single()
-        first = begun(store, taken)
-        forget(server, store)
-        with monkeypatch.context() as elsewhere:
-            elsewhere.setattr("outbox_tasks.relay.store.processes.holder", lambda: "elsewhere:1")
-            second = begin(store, taken)
-            if second:
-                settle(store, taken.token, "orders", [Verdict(second, Step.SENT)])
-        [verdict] = settle(store, taken.token, "orders", [Verdict(first, Step.SENT)]).verdicts
-        assert verdict.step is (Step.STALE if second else Step.SENT)
-        assert [row.last_error_code for row in rows.archived()] == ["unsettled" if second else None]
 
     def test_what_a_batch_had_whose_take_is_forgotten_says_so(
         self, server: EmbeddedPostgres, store: Store, rows: Rows

@@ -55,5 +55,4 @@ FAULTS = [
           "a settle forgets what died"),
     Fault(f"{SQL}/claim/take_free_singly.sql", "FROM single WHERE", "FROM single WHERE false AND", MOVES,
           "a take forgets to lease"),
-    Fault(f"{SQL}/deliver/begin.sql", "AND l.locked_until > clock_timestamp()", "", MOVES, "a begin heeds no lease"),
 ]  # fmt: skip

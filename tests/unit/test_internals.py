@@ -10,24 +10,20 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from inspect import signature
-from signal import SIGUSR1, getsignal, raise_signal, signal
 from types import SimpleNamespace
 from typing import Any
 
 import celery
 import pytest
-from billiard import pool
-from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, beat, group, signals
 from celery.app import amqp
 from celery.concurrency import prefork
-from celery.events.dispatcher import EventDispatcher
 from celery.worker import loops
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from greenlet import greenlet
 from kombu import Connection as BrokerConnection
-from kombu.transport import azurestoragequeues, pyamqp, redis, virtual
+from kombu.transport import azurestoragequeues, pyamqp, redis
 from packaging.version import Version
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
@@ -57,10 +53,6 @@ CALLS: list[tuple[Callable[..., Any], str]] = [
     (Consumer.connection_for_read, "ensure_connected"),
     (Consumer.ensure_connected, "ensure_connection"),
     (Celery._connection, "Connection"),
-    # It sends events, and returns what it did not acknowledge.
-    (EventDispatcher.publish, "_publish"),
-    (EventDispatcher.flush, "_publish"),
-    (virtual.QoS.restore_unacked, "_restore"),
     # kombu reads from Redis, makes a client for each command, and a pool process closes what it has inherited.
     (redis.Channel.__init__, "handlers"),
     (redis.MultiChannelPoller.on_readable, "handlers"),
@@ -90,7 +82,6 @@ def test_private_names_are_there_and_are_called() -> None:
     assert [(caller, name) for caller, name in CALLS if not calls(caller, name)] == []
     assert {function: list(signature(function).parameters) for function in PARAMETERS} == PARAMETERS
     assert callable(Consumer.create_task_handler)
-    assert callable(redis.Channel._restore)
     assert hasattr(redis.Channel, "client")
     assert isinstance(Request.eventer, property)
     constants = redis.Channel.__init__.__code__.co_consts
@@ -136,33 +127,7 @@ def test_no_other_transport_is_taken_for_redis() -> None:
         assert internals.redis_length(channel, "any") is None
         assert internals.redis_unacked(channel) is None
         internals.wrap_redis_read(consumer, pytest.fail)
-        internals.wrap_event_publish(consumer, pytest.fail)
         internals._close_redis(consumer)
-
-
-def test_the_soft_time_limit_interrupts_tasks_and_not_the_report_of_what_became_of_them() -> None:
-    assert pool.SIG_SOFT_TIMEOUT == SIGUSR1
-    assert calls(pool.Worker.after_fork, "soft_timeout_sighandler")
-    told = Celery(set_as_current=False)
-
-    @told.task
-    def slow() -> None:
-        internals.limit_only_tasks()
-        internals.limit_only_tasks()  # each task does
-        raise_signal(SIGUSR1)
-
-    usual = signal(SIGUSR1, pool.soft_timeout_sighandler)
-    try:
-        assert isinstance(slow.apply().result, SoftTimeLimitExceeded)
-        raise_signal(SIGUSR1)
-    finally:
-        signal(SIGUSR1, usual)
-
-
-def test_a_handler_of_others_stays() -> None:
-    usual = getsignal(SIGUSR1)
-    internals.limit_only_tasks()
-    assert getsignal(SIGUSR1) is usual
 
 
 class OpenTransaction:

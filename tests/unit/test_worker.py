@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -18,10 +18,9 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, WAIT
 from outbox_tasks.errors import BrokerUnreachable, CrossedWires
 from outbox_tasks.settings import Settings
-from outbox_tasks.worker import base_task, liveness, reconnect
+from outbox_tasks.worker import liveness
 from outbox_tasks.worker.liveness import Liveness
 from outbox_tasks.worker.message_checks import checked
-from outbox_tasks.worker.reconnect import drop_events_while_slow, stop_after_failure
 from outbox_tasks.worker.start_checks import check_broker
 
 GONE = BrokerUnreachable(url="redis://here", reason="gone")
@@ -30,7 +29,7 @@ GONE = BrokerUnreachable(url="redis://here", reason="gone")
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=1000.0)
-    for module in (base_task, broker_module, liveness, reconnect):
+    for module in (broker_module, liveness):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now))
     return made
 
@@ -64,38 +63,6 @@ def test_a_wait_counts_from_the_arrival_by_the_clock_of_the_worker() -> None:
         theirs = (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
         assert 28 < (Taken().wait_of(eta=theirs, expires=theirs, **{WAIT: 30}) or 0) <= 30
     assert Taken().wait_of(expires=datetime.now(UTC).isoformat()) is None
-
-
-class TestReconnect:
-    def test_events_are_dropped_for_a_while_after_one_took_long(self, clock: SimpleNamespace) -> None:
-        sent: list[float] = []
-
-        def publish(seconds: float) -> None:
-            sent.append(seconds)
-            clock.now += seconds
-
-        send = drop_events_while_slow(publish)
-        for seconds in (0.5, 1.5, 0.1, 0.2):
-            send(seconds)
-        clock.now += 9.9
-        send(0.3)
-        clock.now += 0.2
-        for seconds in (0.4, 2.0, 0.5):  # and after the next one that is slow, again
-            send(seconds)
-        assert sent == [0.5, 1.5, 0.4, 2.0]
-
-    def test_messages_are_restored_until_one_fails(self) -> None:
-        calls: list[int] = []
-
-        def restore(number: int) -> None:
-            calls.append(number)
-            if number == 2:
-                raise OSError("gone")
-
-        put_back = stop_after_failure(restore)
-        for number in (1, 2, 3, 4):
-            put_back(number)
-        assert calls == [1, 2]
 
 
 class TestLiveness:
@@ -191,26 +158,6 @@ class TestTroubleWithTheBroker:
         with pytest.raises(KeyError), made.producer():
             raise KeyError("a mistake of ours")
         assert producers.collected == 0
-
-
-def test_the_stamp_is_looked_at_now_and_then_and_a_strange_one_each_time(
-    broker: tuple[Broker, Producers], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, _ = broker
-    owners: list[str | None] = [None, "mine", "other", "other", "mine"]
-    monkeypatch.setattr("outbox_tasks.broker.stamp.leave", lambda producer, outbox: owners.pop(0))
-    look: Callable[[], bool] = lambda: made.has_forgotten("mine")  # noqa: E731
-    assert [look(), look()] == [True, False]
-    assert len(owners) == 4
-    clock.now += 0.5
-    assert look() is look() is False
-    assert len(owners) == 3
-    clock.now += 0.5
-    for _ in range(2):  # no look is spared as long as the wires are crossed
-        with pytest.raises(CrossedWires, match="other"):
-            look()
-    assert not look()
-    assert not owners
 
 
 def test_the_table_says_that_wires_are_crossed_while_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
