@@ -23,7 +23,6 @@ acceptance/test_watched.py::test_a_broker_that_falls_silent
 acceptance/test_web_browser.py::test_nobody_is_shut_out
 acceptance/test_web_browser.py::test_the_database_may_go
 fault/test_broker.py::TestBehindAProxy
-fault/test_clocks.py
 fault/test_database.py::test_a_drain_goes_on
 fault/test_database.py::test_a_failover_from_a_host_that_hangs
 fault/test_inbox.py

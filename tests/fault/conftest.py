@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from lab.trace import Move, Trace
+from lab.trace import Trace
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
@@ -52,29 +52,21 @@ MANY = 400
 SLOW = {"singles": "all"}
 """The relay's settings for `slow_messages`."""
 
-MakeRelay = Callable[..., Relay]
-
 
 @contextmanager
-def traced(engine: Engine, schema: str, *by_hand: Move) -> Iterator[None]:
+def traced(engine: Engine, schema: str) -> Iterator[None]:
     """Whatever happens inside, each message only makes the moves of the protocol."""
     trace = Trace(engine, schema)
     trace.install()
     yield
-    found = trace.check(*by_hand)
+    found = trace.check()
     assert not found.wrong, str(found)
 
 
 @pytest.fixture
-def by_hand() -> tuple[Move, ...]:
-    """The moves that a test makes itself."""
-    return ()
-
-
-@pytest.fixture
-def rows(rows: Rows, schema: str, by_hand: tuple[Move, ...]) -> Iterator[Rows]:
+def rows(rows: Rows, schema: str) -> Iterator[Rows]:
     """As for all tests, but traced."""
-    with traced(rows.engine, schema, *by_hand):
+    with traced(rows.engine, schema):
         yield rows
 
 
@@ -164,14 +156,8 @@ def relay_on_own(database: OwnDatabase, values: dict[str, Any], tmp_path: Path) 
 @contextmanager
 def archive_locked(engine: Engine, schema: str) -> Iterator[Connection]:
     """Inside, nobody can settle a sent message."""
-    with _locked(engine, f"{schema}.outbox_journal IN ACCESS EXCLUSIVE MODE") as connection:
-        yield connection
-
-
-@contextmanager
-def _locked(engine: Engine, what: str) -> Iterator[Connection]:
     with engine.connect() as connection:
-        connection.execute(text(f"LOCK TABLE {what}"))
+        connection.execute(text(f"LOCK TABLE {schema}.outbox_journal IN ACCESS EXCLUSIVE MODE"))
         yield connection
         connection.rollback()
 

@@ -30,7 +30,7 @@ FAULTS = [
     Fault(PLAN, "random.Random(seed)", "random.Random(seed + int(seconds))", SOAK, "a longer run has other faults"),
     Fault("lab/soak/command.py", "raise SystemExit(1 if", "raise SystemExit(0 if", SOAK, "a failed soak ends with 0"),
     Fault("lab/soak/report.py", "{one_line(text)}", "{text}", SOAK, "a text of others is obeyed by the terminal"),
-    Fault("lab/trace.py", "if move in MOVES or move in also:", "if True:", TRANSITIONS,
+    Fault("lab/trace.py", "            if move in MOVES:", "            if True:", TRANSITIONS,
           "each move of a message is allowed"),
     Fault("bench/report.py", "shown(max(value))", "shown(min(value))", "tests/unit/test_bench.py",
           "a spread is told as one value"),
