@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import secrets
 from collections.abc import Iterable, Mapping
 
 from starlette.exceptions import HTTPException
@@ -15,9 +13,6 @@ CONTENT_TYPE = "application/x-www-form-urlencoded"
 
 FORM_BYTES = 2 * 1024 * 1024
 """The longest form, unless it holds a payload."""
-
-TOKEN = "csrf"  # noqa: S105
-"""The token is in the session and in a field of each form. Both must be equal, and another site can read neither."""
 
 Fields = Mapping[str, list[str]]
 
@@ -38,8 +33,8 @@ def fields_of(items: Iterable[tuple[str, object]]) -> Fields:
 
 
 async def form_of(request: Request, settings: Settings) -> Fields:
-    """The fields of a form that the page itself has shown. Raises `HTTPException` for any other form: another site
-    could have sent it in a person's name."""
+    """The fields of a form. Raises `HTTPException` unless the browser says that the page itself has shown it: another
+    site could have sent it in a person's name."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         raise HTTPException(415, f"A form must be sent as {CONTENT_TYPE}.")
     size = request.headers.get("content-length", "")
@@ -49,27 +44,15 @@ async def form_of(request: Request, settings: Settings) -> Fields:
     if len(size) > 12 or int(size) > longest:
         raise HTTPException(413, f"This form is too long: it may have {longest:,} bytes.")
     _check_origin(request)
-    fields = fields_of((await request.form(max_fields=1000, max_part_size=longest)).multi_items())
-    expected, sent = request.session.get(TOKEN), (fields.get(TOKEN) or [""])[0]
-    if not expected or not hmac.compare_digest(expected.encode(), sent.encode()):
-        raise HTTPException(
-            403, "This form is old, or cookies are switched off. Nothing was done. Load the page again."
-        )
-    return fields
-
-
-def give_token(request: Request) -> None:
-    """See that the session has a token for forms."""
-    if TOKEN not in request.session:
-        request.session[TOKEN] = secrets.token_urlsafe(32)
+    return fields_of((await request.form(max_fields=1000, max_part_size=longest)).multi_items())
 
 
 def _check_origin(request: Request) -> None:
-    """Refuse a form if the browser says that another site sent it. Old browsers name the site in `Origin` only."""
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None:
-        is_own = site in ("same-origin", "none")
+    """By Sec-Fetch-Site, which browsers send to HTTPS and localhost; or else by Origin, which comes with each form."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "")
+    if site is None:
+        is_own = origin.lower().partition("://")[2] == request.headers.get("host", "").lower()
     else:
-        is_own = origin is None or origin.lower().partition("://")[2] == request.headers.get("host", "").lower()
+        is_own = site in ("same-origin", "none")
     if not is_own:
         raise HTTPException(403, "This form was sent by another site, so nothing was done.")

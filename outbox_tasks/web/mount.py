@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from functools import lru_cache
 from io import BytesIO
 from typing import Any
 from urllib.parse import quote
@@ -47,25 +46,25 @@ PRINTABLE = "".join(map(chr, range(33, 127)))
 class Asgi:
     """The ASGI application: FastAPI and Starlette mount it, and uvicorn serves it."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        secret = _secret(settings)
-        name = f"outbox_{hashlib.sha256(secret.encode()).hexdigest()[:8]}"  # two outboxes on one host have two cookies
-
-        @lru_cache(maxsize=16)
-        def sessions(root: str, is_https: bool) -> SessionMiddleware:
-            path = quote(root) or "/"
-            return SessionMiddleware(app, secret, name, 12 * 3600, path, "lax", https_only=is_https)
-
-        self._app, self._sessions = app, sessions
+    def __init__(self, app: ASGIApp, settings: Settings, *, signs_in: bool) -> None:
+        self._app, self._signs_in = app, signs_in
+        self._secret = _secret(settings) if signs_in else ""
+        # Two outboxes on one host have two cookies.
+        self._cookie = f"outbox_{hashlib.sha256(self._secret.encode()).hexdigest()[:8]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         own = _own_scope(scope)
+        app = self._with_session(own) if self._signs_in else self._app
+        await app(own, receive, _sending(own, send))
+
+    def _with_session(self, scope: Scope) -> ASGIApp:
         # A proxy in front may speak HTTPS for the page.
         is_https = "https" in (scope.get("scheme"), Headers(scope=scope).get("x-forwarded-proto", "").lower())
-        await self._sessions(own["root_path"], is_https)(own, receive, _sending(own, send))
+        path = quote(scope["root_path"]) or "/"
+        return SessionMiddleware(self._app, self._secret, self._cookie, 12 * 3600, path, "lax", https_only=is_https)
 
 
 def _own_scope(scope: Scope) -> Scope:
@@ -133,15 +132,16 @@ class Wsgi:
         """An environ that a2wsgi can read, with all of the body, and the person who visits."""
         size = str(environ.get("CONTENT_LENGTH") or "0")
         size = size if size.isascii() and size.isdigit() and len(size) < 12 else "0"
-        body = b""
+        body, kind = b"", environ.get("CONTENT_TYPE", "")
         if 0 < int(size) <= self._longest_form:
             body = environ["wsgi.input"].read(int(size))
             if len(body) != int(size):  # a part of a form is no form
-                body, size = b"", "0"
+                body, size, kind = b"", "0", ""
         path = environ.get("PATH_INFO", "").encode("latin-1", "replace").decode("utf-8", "replace")
         readable = {
             **environ,
             "CONTENT_LENGTH": size,
+            "CONTENT_TYPE": kind,
             "PATH_INFO": path.encode().decode("latin-1"),
             "QUERY_STRING": quote(environ.get("QUERY_STRING", "").encode("latin-1", "replace"), safe=PRINTABLE),
             "wsgi.input": BytesIO(body),

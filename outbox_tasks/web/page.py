@@ -39,7 +39,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import logger
 from outbox_tasks.web import render, routes
 from outbox_tasks.web.access import Person, Role
-from outbox_tasks.web.forms import Fields, form_of, give_token
+from outbox_tasks.web.forms import Fields, form_of
 from outbox_tasks.web.mount import HOST_SCOPE, VISITOR, Asgi, Wsgi
 from outbox_tasks.web.sign_in import SignIn
 from outbox_tasks.web.visit import Shared, Visit
@@ -94,7 +94,7 @@ class Page:
         )
         app.router.redirect_slashes = False
         app.state.titles, app.state.signs_in = routes.TITLES, who is None
-        self.asgi = Asgi(app, self.settings)
+        self.asgi = Asgi(app, self.settings, signs_in=who is None)
         self.wsgi = Wsgi(self.asgi, self.settings, who)
 
     def close(self) -> None:
@@ -129,8 +129,6 @@ class Page:
         form: Fields = {}
         if request.method == "POST":
             form = await form_of(request, self.settings)
-        elif self._who is None or (person.role is Role.ACT and not self._read_only):
-            give_token(request)
         visit = Visit(request, form, person, self._shared.get(), self._read_only)
         turns = self._turns.get(None)
         if turns is None:

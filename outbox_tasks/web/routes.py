@@ -60,7 +60,6 @@ ROUTES = [
     Route("POST", "/destinations/{name:text}/limit", ACT, destinations.limit),
     Route("POST", "/destinations/{name:text}/clear-limits", ACT, destinations.clear_limits),
     Route("GET", "/errors", LOOK, errors.errors, "Errors"),
-    Route("GET", "/errors/{group:text}", LOOK, errors.group),
     Route("GET", "/acts/new", ACT, act.new),
     Route("POST", "/acts", ACT, act.begin),
     Route("POST", "/acts/{entry:text}/stop", ACT, act.stop),

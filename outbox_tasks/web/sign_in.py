@@ -20,7 +20,7 @@ from starlette.routing import Route
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import render
 from outbox_tasks.web.access import Person, Role
-from outbox_tasks.web.forms import TOKEN, form_of, give_token
+from outbox_tasks.web.forms import form_of
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,8 @@ class SignIn:
 
     def ask(self, request: Request, **names: object) -> Response:
         """The form to sign in with. After it comes the page that was asked for."""
-        give_token(request)
         place = render.here(request) if request.method in ("GET", "HEAD") else None
-        usual = {"titles": {}, "again": None, "next": place, "wrong": None, "csrf": request.session[TOKEN]}
+        usual: dict[str, object] = {"titles": {}, "again": None, "next": place, "wrong": None}
         return render.show(request, "sign_in.html", {**usual, **names}, 401)
 
     async def _to_start(self, request: Request) -> Response:
@@ -75,9 +74,7 @@ class SignIn:
         name, password, place = ((form.get(field) or [""])[0] for field in ("name", "password", "next"))
         if not self._is_right(name, password, _counters(name, request)):
             return self.ask(request, next=place, wrong="This name and this password do not belong together.")
-        request.session.clear()
         request.session[SESSION_NAME] = name
-        give_token(request)
         return Response(None, 303, {"Location": place if LOCAL_ADDRESS.fullmatch(place) else render.url(request, "/")})
 
     async def _sign_out(self, request: Request) -> Response:

@@ -18,7 +18,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 from outbox_tasks.web import render
 from outbox_tasks.web.access import Person, Role
-from outbox_tasks.web.forms import TOKEN, Fields, fields_of
+from outbox_tasks.web.forms import Fields, fields_of
 from outbox_tasks.web.looks import Looks
 
 T = TypeVar("T")
@@ -79,11 +79,6 @@ class Visit:
     def arguments(self) -> dict[str, str]:
         """What the path names."""
         return self.request.path_params
-
-    @property
-    def csrf(self) -> str:
-        """What each form must hold."""
-        return str(self.request.session.get(TOKEN, ""))
 
     def query_value(self, name: str) -> str | None:
         """A value of the address, without spaces around it."""

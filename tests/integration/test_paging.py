@@ -237,7 +237,7 @@ def test_dead_letters_are_in_groups_by_their_cause(store: Store, rows: Rows, mon
     assert [g["count"] for g in lookup.groups("mails")[0]] == [2]
     name = groups[0]["group"]
     pages = list(walk(store, Filter(states=("dead",), group=name), 2))
-    assert (len(ids(pages)), lookup.group(name)["count"]) == (3, 3)  # type: ignore[index]
+    assert len(ids(pages)) == 3
     monkeypatch.setattr(find, "GROUPS_AT_MOST", 2)
     groups, complete = lookup.groups()
     assert (len(groups), complete) == (2, False)

@@ -6,14 +6,12 @@ import re
 from collections.abc import Callable
 from html import unescape
 from itertools import chain
-from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from sqlalchemy import DateTime, cast, literal, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import text
 
 from outbox_tasks.operating.messages import paging
 from outbox_tasks.operating.messages.acts import Operator
@@ -161,7 +159,7 @@ class TestMessage:
             f"/messages/{id}/payload", "/messages?key=k", "/destinations/orders",
         ):  # fmt: skip
             assert f'href="{there}"' in html
-        assert re.search(r'href="/errors/[0-9a-f]{12}"', html)
+        assert re.search(r'href="/messages\?state=dead&amp;group=[0-9a-f]{12}"', html)
         text = browser.text(f"/messages/{behind}")
         assert re.search(f"1 message of its key is before it.*{id}", text)
         assert "Cancel…" in text
@@ -183,10 +181,9 @@ class TestMessage:
         assert {hidden.get(f"/messages/{id}/{page}").status_code for page in ("payload", "edit")} == {403}
         assert reader.get(f"/messages/{id}/edit").status_code == 403
         assert f"/messages/{id}/edit" not in reader.read(f"/messages/{id}")
-        group = Lookup(store).groups()[0][0]["group"]
-        for path in ("/messages", "/errors", f"/errors/{group}", "/destinations/orders", "/keys", "/"):
+        for path in ("/messages", "/errors", "/destinations/orders", "/keys", "/"):
             assert secret not in hidden.read(path), path
-        assert all(secret in reader.read(path) for path in ("/messages", "/errors", f"/errors/{group}"))
+        assert all(secret in reader.read(path) for path in ("/messages", "/errors"))
         one = Lookup(store).one(UUID(id), 0)
         assert one is not None
         assert (one["payload"], one["headers"], one["history"]) == (None, {"eventid": headers["eventid"]}, [])
@@ -321,59 +318,3 @@ class TestEdit:
         closed = visit(read_only=True)
         assert closed.get(f"/messages/{dead}/edit").status_code == 403
         assert closed.post(f"/messages/{dead}/edit", payload="x").status_code == 403
-
-
-EVIL = '<script>alert(1)</script></textarea></pre>" onclick="x\' javascript:alert(1) \x1b[31m\u202e\u2066\u200b\x07 & '
-DEEP = "[" * 2_000 + "]" * 2_000
-HUGE = "1" + "0" * 6_000
-
-
-ALWAYS = cast(literal("infinity"), DateTime(True))
-
-
-def json_text(text: str) -> Any:
-    """JSON as a writer in SQL may have it, whatever Python makes of it."""
-    return cast(literal(text), JSONB)
-
-
-MESSAGES: list[dict[str, Any]] = [
-    {
-        "payload": (EVIL * 20_000).encode(), "headers": {EVIL + str(n): EVIL * 5 for n in range(80)},
-        "key": (EVIL * 3)[:255], "event_type": (EVIL * 3)[:255], "content_type": EVIL, "aggregate_id": EVIL * 9,
-        "aggregate_type": EVIL * 9, "last_error": EVIL * 900, "last_error_code": EVIL, "locked_by": EVIL * 9,
-        "history": [{"at": EVIL, "what": EVIL * 9, "by": EVIL, "error": EVIL, "traceback": EVIL * 900}] * 40,
-    },
-    {"payload": b'"' * 1_000_000, "headers": {"x": "&" * 60_000}, "last_error": "'" * 100_000},
-    {"payload": b"\xff\xfe" * 500_000, "headers": ["no", "object"], "history": {"no": "list"}},
-    {"payload": DEEP.encode(), "headers": json_text(DEEP), "history": json_text(DEEP)},
-    {"payload": f"[{HUGE}]".encode(), "headers": json_text(HUGE), "history": json_text(f"[{HUGE}]")},
-    {"payload": b"1e9999", "headers": "text", "history": [1, None, {"at": 5, "what": [], "attempt": ""}]},
-    {"payload": b"", "history": [{"entry": 2**70, "at": "9999-12-31T23:59:59-12:00", "traceback": {"a": 1}}]},
-    {"payload": b"<svg onload=x>", "content_type": "image/svg+xml", "attempts": 2**31 - 1},
-    {"headers": {"traceparent": "javascript:alert(1)", "eventid": EVIL}, "created_at": ALWAYS},
-]  # fmt: skip
-
-
-class TestHostileMessages:
-    def test_are_text_on_small_pages(self, visit: Visit, rows: Rows) -> None:
-        browser = visit(web_trace_url="https://t.example.com/{trace_id}", web_flower_url="https://f.example.com")
-        for columns in MESSAGES:
-            [id] = bury(rows, **columns)
-            for path in (f"/messages/{id}", "/messages", f"/messages/{id}/edit"):
-                answer = browser.get(path)
-                html = answer.text
-                assert answer.status_code == 200
-                assert len(answer.content) < 200_000 or path.endswith("/edit")
-                assert "<script>" not in html
-                assert "<svg onload" not in html
-                assert 'onclick="' not in html
-                assert 'href="javascript:' not in html
-                if not path.endswith("/edit"):  # a field must send back what it was given
-                    assert not set(html) & set("\x1b\u202e\u2066\u200b\x07\0")
-
-    def test_fill_no_list_with_their_length(self, visit: Visit, rows: Rows) -> None:
-        long = dict.fromkeys(("last_error_code", "last_error"), '"' * 2000)
-        bury(rows, 60, key='"' * 255, event_type='"' * 255, **long)
-        answer = visit().get("/messages", state="dead")
-        assert answer.status_code == 200
-        assert len(answer.content) < 200_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -135,26 +134,6 @@ def several(box: Box, storage: Store) -> None:
 
 
 class TestFilters:
-    @pytest.mark.usefixtures("several")
-    def test_choose(self, finding: Finding) -> None:
-        chosen: list[tuple[dict[str, Any], list[int], list[int]]] = [
-            ({}, [1, 2, 3, 4, 5], [6, 7, 8, 9]),
-            ({"destination": "mails"}, [], [9]),
-            ({"event_type": "order.%"}, [1, 2, 3], [6, 7, 8, 9]),
-            ({"event_type": r"mail\_%"}, [4, 5], []),
-            ({"key": "k"}, [2], [8]),
-            ({"code": "timeout"}, [3], []),
-            ({"older": 3600.0}, [3], []),
-            ({"newer_than": 3600.0, "event_type": "order.%"}, [1, 2], [6, 7, 8, 9]),
-            ({"states": ["dead"]}, [1, 2, 3, 4, 5], []),
-        ]
-        for wanted, dead, ready in chosen:
-            asked = Wanted(**wanted)
-            assert seqs(finding.dead(asked, look=100)) == dead
-            assert seqs(finding.at_work(asked, look=100)) == dead + ready
-            assert seqs(finding.messages(asked, look=100)) == (dead + ready)[::-1]
-            assert sum(row.count for row in finding.dead(asked, look=100, counted=True).found) == len(dead)
-
     @pytest.mark.usefixtures("several")
     def test_leave_what_came_later(self, box: Box, finding: Finding) -> None:
         at = box.value("SELECT dead_at FROM outbox_dead WHERE seq = 3")

@@ -24,7 +24,7 @@ from outbox_tasks.web.overview import PLACES
 from outbox_tasks.web.routes import Route
 from outbox_tasks.web.visit import Visit
 from tests.conftest import MakeSettings
-from tests.integration.browsing import Browser, visitor
+from tests.integration.browsing import OWN, Browser, visitor
 
 PASSWORD = "correct horse battery"
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -66,9 +66,8 @@ def an_act(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sign(browser: Browser, name: str = "anna", password: str = PASSWORD, **more: Any) -> httpx.Response:
     """Fill in the form."""
-    browser.get("/")
-    fields = {"csrf": browser.token, "name": name, "password": password, "next": more.pop("next", "/")}
-    return browser.ask("POST", "/sign-in", data=fields, **more)
+    fields = {"name": name, "password": password, "next": more.pop("next", "/")}
+    return browser.ask("POST", "/sign-in", data=fields, headers={**OWN, **more.pop("headers", {})}, **more)
 
 
 def of(address: str) -> dict[str, Any]:
@@ -96,12 +95,10 @@ class TestWhoMayComeIn:
     def test_who_has_the_password_comes_in_and_is_where_they_wanted_to_be_and_signs_out(self, page: Page) -> None:
         browser = Browser(page)
         assert 'name="next" value="/messages?key=%C3%BC+%26"' in browser.get("/messages", key="ü &").text
-        former = browser.token
         let_in = sign(browser, next="/messages?key=%C3%BC+%26")
-        assert browser.token != former  # whoever planted a session in this browser does not know the new one
         assert (let_in.status_code, let_in.headers["Location"]) == (303, "/messages?key=%C3%BC+%26")
         assert browser.get("/messages").status_code == LET_IN
-        assert browser.ask("POST", "/sign-out", data={"csrf": "x"}).status_code == 403
+        assert browser.ask("POST", "/sign-out", data={"x": "y"}).status_code == 403, "of another site"
         assert browser.get("/").status_code == LET_IN
         assert browser.post("/sign-out").headers["Location"] == "/"
         assert browser.get("/").status_code == 401
@@ -119,9 +116,9 @@ class TestWhoMayComeIn:
             assert other.get("/acts/new").status_code == status
 
     def test_a_session_is_for_the_page_alone(self, page: Page) -> None:
-        plain = Browser(page, root_path="/out box").ask("GET", "/").headers["Set-Cookie"].lower()
+        plain = sign(Browser(page, root_path="/out box")).headers["Set-Cookie"].lower()
         assert plain.endswith("; path=/out%20box; max-age=43200; httponly; samesite=lax")
-        proxied = Browser(page).ask("GET", "/", headers={"X-Forwarded-Proto": "https"})
+        proxied = sign(Browser(page), headers={"X-Forwarded-Proto": "https"})
         assert proxied.headers["Set-Cookie"].endswith("; secure")
 
     def test_after_ten_wrong_passwords_their_client_waits_a_minute(
@@ -164,7 +161,7 @@ class TestWhoMayComeIn:
 
     def test_a_name_without_a_password_is_answered_like_one_that_has_one(self, page: Page) -> None:
         texts = {sign(Browser(page), name, "wrong").text.replace(name, "?") for name in ("anna", "nobody")}
-        assert len({text.partition("csrf")[0] for text in texts}) == 1
+        assert len(texts) == 1
 
     def test_the_host_says_who_visits(self, make_page: MakePage) -> None:
         page = make_page(who=visitor)
@@ -208,7 +205,7 @@ class TestWhatPeopleMayDo:
 
     def test_on_a_read_only_page_nobody_acts(self, make_page: MakePage) -> None:
         browser = Browser(make_page(who=visitor, read_only=True))
-        refused = browser.ask("POST", "/acts", data={"csrf": "x"})
+        refused = browser.post("/acts")
         assert (refused.status_code, "read-only" in refused.text) == (403, True)
         assert browser.get("/").status_code == LET_IN
 
@@ -218,29 +215,24 @@ class TestWhatPeopleMayDo:
             {"sec-fetch-site": "none"},
             {"sec-fetch-site": "same-origin", "origin": "https://behind-a-proxy.example"},
             {"origin": "http://page.example"},
-            {},
         ]
         for headers in own:
-            assert browser.ask("POST", "/acts", headers=headers, data={"csrf": browser.token}).status_code == LET_IN
+            assert browser.ask("POST", "/acts", headers=headers, data={"x": "y"}).status_code == LET_IN
 
     def test_a_form_of_another_site_is_refused(self, make_page: MakePage) -> None:
         browser = Browser(make_page(who=visitor))
-        others: list[tuple[dict[str, str], Any]] = [
-            ({"sec-fetch-site": "same-site"}, browser.token),
-            ({"sec-fetch-site": "cross-site", "origin": "http://page.example"}, browser.token),
-            ({"origin": "http://page.example.evil.example"}, browser.token),
-            ({"origin": "http://page.example:444"}, browser.token),
-            ({"origin": "null"}, browser.token),
-            ({"origin": "https://[page.example"}, browser.token),
-            ({}, "u" * 43),
-            ({}, []),
-            ({}, "ü" * 43),
+        others: list[dict[str, str]] = [
+            {"sec-fetch-site": "same-site"},
+            {"sec-fetch-site": "cross-site", "origin": "http://page.example"},
+            {"origin": "http://page.example.evil.example"},
+            {"origin": "http://page.example:444"},
+            {"origin": "null"},
+            {"origin": "https://[page.example"},
+            {},
         ]
-        for headers, token in others:
-            refused = browser.ask("POST", "/acts", headers=headers, data={"csrf": token, "x": "y"})
-            assert (refused.status_code, "othing was done" in refused.text) == (403, True), (headers, token)
-        for token in ("", "null"):  # without a session
-            assert Browser(browser.page).ask("POST", "/acts", data={"csrf": token}).status_code == 403
+        for headers in others:
+            refused = browser.ask("POST", "/acts", headers=headers, data={"x": "y"})
+            assert (refused.status_code, "othing was done" in refused.text) == (403, True), headers
 
 
 class TestAnswers:
@@ -285,7 +277,7 @@ class TestAnswers:
 class TestWhatArrives:
     def test_a_form_that_nobody_filled_in_is_refused(self, make_page: MakePage) -> None:
         browser = Browser(make_page(who=visitor))
-        usual = {"content-type": "application/x-www-form-urlencoded; charset=UTF-8"}
+        usual = {**OWN, "content-type": "application/x-www-form-urlencoded; charset=UTF-8"}
         odd: list[tuple[dict[str, str], int]] = [
             ({"content-type": "multipart/form-data; boundary=x"}, 415),
             ({"content-length": ""}, 411),
@@ -297,17 +289,15 @@ class TestWhatArrives:
             refused = browser.ask("POST", "/acts", headers={**usual, **headers}, content=b"a=1")
             assert refused.status_code == status, headers
         for sent in ("a=%00", "%00=a", "a=1&" * 1001):
-            body = f"csrf={browser.token}&{sent}".encode()
-            assert browser.ask("POST", "/acts", headers=usual, content=body).status_code == 400, sent
+            assert browser.ask("POST", "/acts", headers=usual, content=sent.encode()).status_code == 400, sent
 
     def test_a_form_that_came_in_part_is_refused(self, make_page: MakePage) -> None:
-        browser = Browser(make_page(who=visitor))
-        body = f"csrf={browser.token}".encode()
+        browser, body = Browser(make_page(who=visitor)), b"a form that is longer"
         environ = {
             "CONTENT_TYPE": "application/x-www-form-urlencoded", "REQUEST_METHOD": "POST",
-            "HTTP_X_PERSON": "anna ACT", "HTTP_COOKIE": "; ".join(f"{c.name}={c.value}" for c in browser.cookies.jar),
+            "HTTP_X_PERSON": "anna ACT", "HTTP_SEC_FETCH_SITE": "same-origin",
         }  # fmt: skip
-        for missing, status in ((20, "403"), (0, "503")):
+        for missing, status in ((20, "415"), (0, "503")):
             length = str(len(body) + missing)
             assert by_wsgi(browser.page, "/acts", body, **environ, CONTENT_LENGTH=length)[0][:3] == status
 
@@ -325,21 +315,15 @@ class TestWhatArrives:
 
 
 class TestTexts:
-    HOSTILE = "<img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m'\"&{{ 7*7 }}\u200b"
-
     def shown(self, template: str, **names: Any) -> str:
         return str(render.templates().env.from_string(template).render(names))
 
-    def test_what_others_wrote_is_text(self) -> None:
-        shown = self.shown('<b title="{{ x }}">{{ x }}</b>', x=self.HOSTILE)
-        assert "<img" not in shown
-        assert "49" not in shown
-        assert "\\u202egnp.exe\\x1b[31m&#39;&#34;&amp;" in shown
-        assert "\\u200b" in shown
-
-    def test_a_field_gives_back_what_it_was_given(self) -> None:
-        shown = self.shown('<input value="{{ x|exactly }}">', x=self.HOSTILE)
-        assert "&lt;img src=x onerror=alert(1)&gt;\u202egnp.exe\x1b[31m&#39;&#34;&amp;" in shown
+    def test_what_others_wrote_is_text_and_a_field_gives_it_back(self) -> None:
+        hostile = "<img onerror=alert(1)>\u202egnp.exe\x1b[31m'\"&{{ 7*7 }}"
+        shown = self.shown('<b title="{{ x }}">{{ x }}</b>', x=hostile)
+        assert shown.count("&lt;img onerror=alert(1)&gt;\\u202egnp.exe\\x1b[31m&#39;&#34;&amp;{{ 7*7 }}") == 2
+        shown = self.shown('<input value="{{ x|exactly }}">', x=hostile)
+        assert "&lt;img onerror=alert(1)&gt;\u202egnp.exe\x1b[31m&#39;&#34;&amp;" in shown
 
     def test_times_are_in_utc(self) -> None:
         moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -351,12 +335,6 @@ class TestTexts:
         now = datetime.now(UTC)
         assert ">5 min ago</time>" in self.shown("{{ x|ago }}", x=now - timedelta(minutes=5))
         assert ">in 5 min</time>" in self.shown("{{ x|ago }}", x=now + timedelta(minutes=5, seconds=1))
-
-    def test_no_template_trusts_texts_or_has_scripts_and_styles_inside(self) -> None:
-        for path in (render.HERE / "templates").iterdir():
-            text = path.read_text(encoding="utf-8").replace("Never write |safe", "")
-            for forbidden in ("|safe", "| safe", "autoescape", " style=", "<style", "javascript:", "hx-on", " onclick"):
-                assert forbidden not in text.replace('style="…" or onclick', ""), f"{path.name}: {forbidden}"
 
 
 class TestLooks:

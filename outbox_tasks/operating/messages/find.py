@@ -180,12 +180,6 @@ class Lookup:
         groups.sort(key=lambda group: (-group["count"], group["group"]))
         return groups, read < GROUPS_AT_MOST
 
-    def group(self, name: str) -> dict[str, Any] | None:
-        """An error group, as `groups` has it; None: it has no dead letters."""
-        before = f"{int(name, 16) - 1:012x}" if int(name, 16) else ""
-        rows = self._database.ask("find/groups.sql", past=before, most=1, destination=None)
-        return rows[0]._asdict() if rows and rows[0].group == name else None
-
     def acts(self, size: int, before: int | None = None) -> list[dict[str, Any]]:
         """The latest acts of people, the last one first. `before`: only acts with a lower seq."""
         return [row._asdict() for row in self._database.ask("audit/latest.sql", size=size, before=before)]

@@ -7,10 +7,10 @@ messages up; for a message that still waits, that is what `outbox.cancel` does, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -36,8 +36,16 @@ ABOUT = {
 }
 """What each act does."""
 
-BOUNDS = {"rate": (0.01, 100_000.0), "limit": (1, 1_000_000_000)}
-"""The numbers of the form. The rate is messages a second."""
+
+class Form(BaseModel):
+    """How an act is done."""
+
+    token: UUID
+    until: AwareDatetime | None = None
+    total: int | None = Field(None, ge=0, le=1_000_000_000)
+    rate: float | None = Field(None, ge=0.01, le=100_000, allow_inf_nan=False)
+    """Messages a second."""
+    limit: int | None = Field(None, ge=1, le=1_000_000_000)
 
 
 def choice_of(fields: Mapping[str, list[str]]) -> Choice:
@@ -103,32 +111,15 @@ def begin(visit: Visit) -> Response:
 
 def _values(visit: Visit) -> dict[str, Any]:
     """The other fields of the form. Raises `ActRefused` or `HTTPException`."""
-    numbers = {name: _number(name, visit.form_value(name)) for name in BOUNDS}
+    given = {name: value for name in Form.model_fields if (value := visit.form_value(name)) is not None}
     try:
-        token, text = UUID(visit.form_value("token") or ""), visit.form_value("until")
-        until = None if text is None else datetime.fromisoformat(text)
-        if until is not None and until.tzinfo is None:
-            raise ValueError("without a zone")
-    except ValueError:
-        raise ActRefused(reason="the form is not whole; begin with the preview") from None
-    counted = number_of(visit.form_value("total") or "")
-    total = None if counted is None else min(counted, numbers["limit"] or BOUNDS["limit"][1])
-    return {"why": visit.why(), **numbers, "total": total, "until": until, "token": token}
-
-
-def _number(name: str, text: str | None) -> Any:
-    """A number of the form, of the type of its bounds. Raises `ActRefused`."""
-    if text is None:
-        return None
-    least, most = BOUNDS[name]
-    whole = "whole " if isinstance(least, int) else ""
-    try:
-        number = float(text)
-    except ValueError:
-        raise ActRefused(reason=f"the {name} is a number") from None
-    if not least <= number <= most or (whole and number != int(number)):
-        raise ActRefused(reason=f"the {name} is a {whole}number from {least:g} to {most:,.0f}")
-    return type(least)(number)
+        form = Form.model_validate(given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ActRefused(reason=f"{wrong['loc'][0]}: {wrong['msg']}") from None
+    if form.total is not None and form.limit is not None:
+        form.total = min(form.total, form.limit)
+    return {"why": visit.why(), **form.model_dump()}
 
 
 def show(visit: Visit) -> Response:

@@ -10,9 +10,7 @@ from starlette.responses import Response
 from outbox_tasks.operating import limits, pauses
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating.messages.filters import seconds_of
-from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter
-from outbox_tasks.operating.messages.keys import held_up
-from outbox_tasks.operating.messages.paging import read_page
+from outbox_tasks.operating.messages.find import ARCHIVED
 from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.text import shell_line
 from outbox_tasks.web import charts, overview
@@ -55,12 +53,9 @@ def destination(visit: Visit) -> Response:
 
 def _details(visit: Visit, name: str, counts: DestinationStatus) -> dict[str, Any]:
     """What only this page shows."""
-    dead = Filter(states=(DEAD,), destination=name)
     return {
         "sends": visit.store.ask("look/sends.sql", destination=name, most=FEW_SHOWN),
         "slots": visit.store.traffic.slots(name) if counts.configured else None,
-        "dead": read_page(visit.store, dead, 5).messages if counts.states[DEAD] else [],
-        "held": held_up(visit.store, 5, name).keys if counts.held_up else [],
         "limits": limits.in_force(visit.store, name) if counts.configured else [],
     }
 

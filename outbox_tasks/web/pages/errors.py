@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outbox_tasks.operating.messages import filters
-from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, DEAD, GROUPS_AT_MOST, Filter, Lookup
-from outbox_tasks.operating.messages.paging import read_page
+from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, GROUPS_AT_MOST, Lookup
 from outbox_tasks.web import overview
-from outbox_tasks.web.visit import FEW_SHOWN, ROWS_SHOWN, Visit
+from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 
 def errors(visit: Visit) -> Response:
@@ -59,21 +57,3 @@ def _by_code(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for (destination, code), inside in sets.items()
     ]
     return sorted(rows, key=lambda row: -row["count"])
-
-
-def group(visit: Visit) -> Response:
-    """One group: what, how many, since when, and the last messages."""
-    name = visit.arguments["group"]
-    if not filters.GROUP.fullmatch(name):
-        raise HTTPException(404, "There is no such error group.")
-    wanted, lookup = Filter(states=(DEAD,), group=name), Lookup(visit.store)
-    facts, page = visit.look(f"group {name}", lambda: (lookup.group(name), read_page(visit.store, wanted, FEW_SHOWN)))
-    return visit.show(
-        "group.html",
-        name=name,
-        group=facts,
-        messages=page.messages,
-        counted=COUNTED_AT_MOST,
-        configured=facts is None or facts["destination"] in visit.settings.destinations,
-        commands={action: filters.command_line(action, wanted) for action in filters.CHANGEABLE},
-    )
