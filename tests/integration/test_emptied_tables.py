@@ -14,7 +14,6 @@ from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.model import Step
-from outbox_tasks.operating.problems import tables
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from tests.claims import drain_batches
@@ -118,12 +117,3 @@ def test_a_database_that_is_not_in_utf8_is_refused(engine: Engine) -> None:
         finally:
             place.engine.dispose()
             connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def test_so_many_days_that_locks_run_out_are_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = place.settings()
-    assert found(settings, "many_days") == {}
-    monkeypatch.setattr(tables, "LOOKS_AT_ONCE", 1_000)  # instead of hundreds of days
-    many = found(settings, "many_days")["many_days"]
-    assert many.fact.startswith("3 days of messages are kept: a look for a message takes 18 locks")
-    assert "max_locks_per_transaction = " in many.remedy

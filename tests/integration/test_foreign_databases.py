@@ -116,9 +116,3 @@ def test_a_session_without_our_settings_is_told_what_to_set(place: Place, peculi
     place.run(*lost.remedy.splitlines())
     assert found(bare, "session_settings", "database_read_only") == {}
     through_the_pipe(bare, Rows(place.engine, "peculiar"))
-
-
-def test_start_up_options_of_the_url_stay(place: Place, peculiar: Settings) -> None:
-    url = f"{place.url}?options=-c%20search_path%3Dpeculiar"
-    with closing(Store.connect(peculiar.replace(database_url=url, database_schema=None))) as store:
-        store.check_version()

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from outbox_tasks import Inbox, Message, Outbox
+from outbox_tasks import Inbox, Outbox
 from outbox_tasks.cli import outbox as commands
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.migrations import grants, upgrade
@@ -62,15 +62,6 @@ def stored(rows: Rows, ids: list[UUID], values: tuple[str, ...] = HOSTILE) -> No
 
 
 class TestWhatIsPublished:
-    def test_in_a_connection(self, outbox: Outbox, rows: Rows, connection: Connection) -> None:
-        with connection.begin():
-            ids = [outbox.publish(connection, v, {v: v}, to=EVERYTHING, id=uuid4(), **fields(v)) for v in HOSTILE]
-        with connection.begin():
-            many = [Message(v, {v: v}, to=EVERYTHING, **fields(v)) for v in HOSTILE]
-            more = outbox.publish_many(connection, many)
-        stored(rows, ids)
-        stored(rows, more)
-
     def test_by_sql(self, rows: Rows, connection: Connection, schema: str) -> None:
         publish = text(
             f"SELECT {schema}.outbox_publish(:v, CAST(:payload AS text), key => :v, destination => :v, "

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +28,6 @@ from outbox_tasks.outbox import Options
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination, Route
-from tests.exposed import documented
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "public-api.txt"
@@ -167,24 +165,10 @@ def in_sql(engine: Engine, schema: str) -> Iterator[str]:
         yield from sorted(connection.scalars(text(asked), said))
 
 
-def metrics() -> Iterator[str]:
-    for title in ("What workers count", "What the database says"):
-        for name, (kind, labels) in documented(title).items():
-            yield f"{name} {kind} {{{', '.join(sorted(labels))}}}"
-
-
-def entry_points() -> Iterator[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    yield from (f"script {name}" for name in project["scripts"])
-    for group, points in project["entry-points"].items():
-        yield from (f"{group}: {name}" for name in points)
-    yield from (f"extra {name}" for name in project["optional-dependencies"])
-
-
 def test_nothing_that_people_rely_on_changes_unnoticed(store: Store, engine: Engine, schema: str) -> None:
     parts = {
         "Python": python(), "Commands": commands(outbox, "outbox-tasks"), "Settings": settings(), "Celery": celery(),
-        "SQL": in_sql(engine, schema), "Metrics": metrics(), "Entry points and extras": entry_points(),
+        "SQL": in_sql(engine, schema),
     }  # fmt: skip
     intro = "# What people rely on. A change of this file is a change for them: see CONTRIBUTING.md.\n"
     found = intro + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in parts.items())
