@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,51 +124,37 @@ class Shop:
 
 
 def test_tasks_of_django_celery_outbox_keep_their_ids_arguments_and_options(shop: Shop) -> None:
-    later, link = datetime.now(UTC) + timedelta(hours=1), {"task": "shop.log", "args": [], "kwargs": {}, "options": {}}
-    link |= {"immutable": False, "subtask_type": None}
+    later, written = datetime.now(UTC) + timedelta(hours=1), datetime.now(UTC) - timedelta(seconds=20)
     plain = shop.add_task("shop.send", 1, kwargs=Jsonb({"lang": "de"}), sentry_trace_id="trace-1")
-    waits = shop.add_task("shop.send", 2, options=Jsonb({"eta": later.isoformat()}))
-    linked = shop.add_task("shop.send", 3, options=Jsonb({"link": [link], "queue": "mails", "priority": 3}))
-    written = datetime.now(UTC) - timedelta(seconds=20)
+    waits = shop.add_task("shop.send", 2, options=Jsonb({"eta": later.isoformat(), "queue": "mails"}))
     expires = shop.add_task("shop.send", 4, created_at=written, options=Jsonb({"expires": 30}))
-    retried = shop.add_task("shop.send", 5, retries=2, updated_at=written, retry_after=later)
     shop.connection.execute(
         "INSERT INTO celery_outbox_dead_letter (created_at, dead_at, retries, task_id, task_name, args, kwargs, "
         "options, schema_version) VALUES (now(), now(), 5, 'dead', 'shop.send', '[]', '{}', '{}', 1)"
     )
-
-    assert shop.run("move_django_celery_outbox.py", "shop:app", "--dry-run") == (
-        0,
-        "5 tasks would be moved.\n1 dead letters stay in celery_outbox_dead_letter.\n",
-    )
-    assert shop.rows("SELECT count(*) FROM celery_outbox") == [(5,)]
-    code, said = shop.run("move_django_celery_outbox.py", "shop:app")
-    assert (code, said.splitlines()[0]) == (0, "5 tasks moved; 0 had been moved before.")
+    code, told = shop.run("move_django_celery_outbox.py", "still_old:app")
+    assert (code, "OutboxCelery still stores tasks in the old table." in told) == (1, True)
+    told = "3 tasks would be moved.\n1 dead letters stay in celery_outbox_dead_letter.\n"
+    assert shop.run("move_django_celery_outbox.py", "shop:app", "--dry-run") == (0, told)
+    assert shop.rows("SELECT count(*) FROM celery_outbox") == [(3,)]
+    code, told = shop.run("move_django_celery_outbox.py", "shop:app")
+    assert (code, told.splitlines()[0]) == (0, "3 tasks moved; 0 had been moved before.")
     assert shop.rows("SELECT count(*) FROM celery_outbox") == [(0,)]
 
-    one = shop.stored(plain)
-    assert one["state"] == "pending"
-    assert one["body"][:2] == [[1], {"lang": "de"}]
-    assert (one["headers"]["id"], one["headers"]["task"]) == (plain, "shop.send")
-    assert one["headers"]["sentry-trace"] == "trace-1"
+    task = shop.stored(plain)
+    assert (task["state"], task["body"][:2]) == ("pending", [[1], {"lang": "de"}])
+    assert (task["headers"]["id"], task["headers"]["task"]) == (plain, "shop.send")
+    assert task["headers"]["sentry-trace"] == "trace-1"
     assert shop.stored(waits)["state"] == "scheduled"
     assert abs(shop.stored(waits)["deliver_at"] - later) < timedelta(seconds=1)
-    assert shop.stored(linked)["body"][2]["callbacks"][0]["task"] == "shop.log"
-    assert "mails" in json.dumps(shop.stored(linked))
+    assert "mails" in str(shop.stored(waits))
     until = datetime.fromisoformat(shop.stored(expires)["headers"]["expires"])
-    assert abs(until - written - timedelta(seconds=30)) < timedelta(seconds=1), (
-        "counted from the call, not from the move"
-    )
-    assert shop.stored(retried)["state"] == "pending"
+    assert abs(until - written - timedelta(seconds=30)) < timedelta(seconds=1), "counted from the call, not the move"
 
-
-def test_a_second_run_moves_no_task_again(shop: Shop) -> None:
-    task = shop.add_task("shop.send", 1)
-    assert shop.run("move_django_celery_outbox.py", "shop:app")[0] == 0
-    shop.add_task("shop.send", 1, task_id=task)  # an old backup of the table
-    code, said = shop.run("move_django_celery_outbox.py", "shop:app")
-    assert (code, said.splitlines()[0]) == (0, "0 tasks moved; 1 had been moved before.")
-    assert shop.rows("SELECT count(*) FROM outbox_all WHERE aggregate_id = %s", task) == [(1,)]
+    shop.add_task("shop.send", 1, task_id=plain)  # an old backup of the table
+    code, told = shop.run("move_django_celery_outbox.py", "shop:app")
+    assert (code, told.splitlines()[0]) == (0, "0 tasks moved; 1 had been moved before.")
+    assert shop.rows("SELECT count(*) FROM outbox_all WHERE aggregate_id = %s", plain) == [(1,)]
 
 
 @pytest.mark.parametrize(
@@ -175,32 +162,20 @@ def test_a_second_run_moves_no_task_again(shop: Shop) -> None:
     [
         ({"schema_version": 2}, "its format is 2"),
         ({"updated_at": datetime(2100, 1, 1, tzinfo=UTC)}, "the old relay is sending it"),
-        ({"options": Jsonb({"eta": "soon"})}, "Invalid isoformat string"),
         ({"options": Jsonb({"chord": {"task": "shop.log", "options": {}}})}, "needs a result backend"),
     ],
 )
-def test_one_task_that_cant_be_carried_keeps_all_where_they_are(
+def test_a_task_that_cant_be_carried_keeps_all_where_they_are(
     shop: Shop, columns: dict[str, object], reason: str
 ) -> None:
     before = shop.rows("SELECT count(*) FROM outbox_all")
     shop.add_task("shop.fine", 1)
     shop.add_task("shop.odd", 2, **columns)
-    code, said = shop.run("move_django_celery_outbox.py", "shop:app")
-    assert code == 1
-    assert "task shop.odd" in said
-    assert reason in said
-    assert "Nothing is moved: 1 of 2 tasks can't be carried." in said
+    code, told = shop.run("move_django_celery_outbox.py", "shop:app")
+    assert (code, "task shop.odd" in told, reason in told) == (1, True, True)
+    assert "Nothing is moved: 1 of 2 tasks can't be carried." in told
     assert shop.rows("SELECT count(*) FROM celery_outbox") == [(2,)]
     assert shop.rows("SELECT count(*) FROM outbox_all") == before
-
-
-def test_an_app_that_stores_tasks_in_the_old_table_is_refused(shop: Shop) -> None:
-    shop.add_task("shop.send", 1)
-    code, said = shop.run("move_django_celery_outbox.py", "still_old:app")
-    assert (code, said) == (
-        1,
-        "OutboxCelery still stores tasks in the old table. Make the app a celery.Celery first.\n",
-    )
 
 
 def test_events_of_a_table_of_its_own_keep_their_order_and_have_ids_that_stay(shop: Shop) -> None:
@@ -230,27 +205,16 @@ def test_events_of_a_table_of_its_own_keep_their_order_and_have_ids_that_stay(sh
     assert (code, "another message, with other content, has it" in said) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("event_type", "payload", "key", "reason"),
-    [
-        ("order.created", None, None, "it has no payload"),
-        ("order.created", {"text": "x" * 2000}, None, "takes at most 1000"),
-        ("parcel.sent", {}, None, "no route names a destination"),
-        ("order.created", {}, "k" * 300, "must be text of 1 to 255 characters"),
-    ],
-)
-def test_one_event_that_cant_be_carried_keeps_all_where_they_are(
-    shop: Shop, event_type: str, payload: object, key: str | None, reason: str
-) -> None:
+def test_an_event_that_cant_be_carried_keeps_all_where_they_are(shop: Shop) -> None:
     before = shop.rows("SELECT count(*) FROM outbox_all")
     shop.add_event("order.created", {"id": 1})
-    odd = shop.add_event(event_type, payload, key)
-    code, said = shop.run("move_own_table.py")
+    empty, large = shop.add_event("order.created", None), shop.add_event("order.created", {"text": "x" * 2000})
+    code, told = shop.run("move_own_table.py")
     assert code == 1
-    assert f"row {odd}: " in said
-    assert reason in said
-    assert "Nothing is moved: 1 of 2 rows can't be carried." in said
-    assert shop.rows("SELECT count(*) FROM outbox WHERE sent_at IS NULL") == [(2,)]
+    assert re.search(rf"row {empty}: .*it has no payload", told)
+    assert re.search(rf"row {large}: .*takes at most 1000", told)
+    assert "Nothing is moved: 2 of 3 rows can't be carried." in told
+    assert shop.rows("SELECT count(*) FROM outbox WHERE sent_at IS NULL") == [(3,)]
     assert shop.rows("SELECT count(*) FROM outbox_all") == before
 
 
