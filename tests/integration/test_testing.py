@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import PermanentError, TransientError
-from outbox_tasks.model import Outcome, TaskHeaders
+from outbox_tasks.model import Outcome
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.retry import DEFAULT_MAX_ATTEMPTS
 from outbox_tasks.relay.store import Store
@@ -31,6 +31,7 @@ from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.testing.store import ProbeMisused, ProbeStore, _seen
 from tests.conftest import MakeSettings, Rows, make_tables
 from tests.integration.acting import acted
+from tests.integration.own_database import own_database
 
 MEMORY = "redis+stream://localhost:1/0/nothing-listens-here"
 Publish = Callable[..., UUID]
@@ -178,7 +179,6 @@ class TestFailuresRead:
         publish(payload={"id": 43})
         text = refusal(outbox.assert_published, "order.created", times=1)
         assert text.splitlines()[0] == "assert_published('order.created'): 1 expected, 2 found."
-        assert [line[0] for line in text.splitlines()[2:]] == ["*", "*"]
         text = refusal(outbox.assert_not_published, "order.created", id=43)
         assert text.splitlines() == [
             "assert_not_published('order.created', id=43): none expected, 1 found.",
@@ -189,21 +189,11 @@ class TestFailuresRead:
         ]
         assert "assert_not_published(): none expected, 2 found." in refusal(outbox.assert_not_published)
 
-    def test_nothing_at_all(self, outbox: OutboxProbe, engine: Engine) -> None:
+    def test_nothing_at_all(self, outbox: OutboxProbe) -> None:
         assert refusal(outbox.assert_published, "order.created") == (
             "assert_published('order.created'): at least one expected, none found. "
             "Only committed messages are seen here; for others there is outbox.within(session).\nNothing was published."
         )
-        with Session(engine) as session, session.begin():
-            text = refusal(outbox.within(session).assert_published, "order.created")
-        assert "Messages of an AsyncSession are written, and seen, when it commits." in text
-
-    def test_a_long_payload_is_cut_and_a_reason_is_given(self, outbox: OutboxProbe, publish: Publish) -> None:
-        publish(payload={"text": "x" * 1000})
-        outbox.fail("orders", Outcome.dead("refused", "no"))
-        outbox.drain()
-        [line] = [line for line in refusal(outbox.assert_not_published).splitlines() if "xxx" in line]
-        assert line.endswith("xxx… (1011 characters)  (dead, refused)")
 
 
 class TestTasks:
@@ -217,8 +207,7 @@ class TestTasks:
 
         return store
 
-    @pytest.mark.parametrize("how", [{}, {"serializer": "pickle", "compression": "gzip"}], ids=str)
-    @pytest.mark.parametrize("protocol", [1, 2])
+    @pytest.mark.parametrize(("how", "protocol"), [({}, 2), ({"serializer": "pickle", "compression": "gzip"}, 1)])
     def test_a_stored_task_is_found_with_its_arguments(
         self, outbox: OutboxProbe, stored: Any, app: Celery, how: dict[str, str], protocol: int
     ) -> None:
@@ -252,11 +241,6 @@ class TestTasks:
         assert "eager" not in refusal(outbox.assert_task, task)
         monkeypatch.setitem(app.conf, "task_always_eager", True)
         assert "is eager (task_always_eager): each task runs at once" in refusal(outbox.assert_task, task)
-
-    def test_a_task_that_can_not_be_read_is_listed_as_a_message(self, outbox: OutboxProbe, publish: Publish) -> None:
-        publish(headers=TaskHeaders({"celery-message": "no"}))
-        assert outbox.published[0].task is None
-        assert """1 order.created → orders  {"id":42}""" in refusal(outbox.assert_not_published)
 
 
 class TestWithin:
@@ -412,9 +396,7 @@ class TestFail:
         ("answer", "state", "attempts", "code"),
         [
             (Outcome.retry("busy", "no"), "dead", 3, "busy"),
-            (RuntimeError("no"), "dead", 3, "failed_alone"),
             (PermanentError("no", code="never"), "dead", 1, "never"),
-            (Outcome.discarded("expired", "no"), "discarded", 1, "expired"),
             (Outcome.retry("busy", "no", retry_after=600), "retrying", 1, "busy"),
             (Outcome.outage("away", "no"), "retrying", 1, "away"),
         ],
@@ -441,8 +423,6 @@ class TestFail:
         assert [message.event_type for message in outbox.drain()] == ["order.created"]
         paid = outbox.assert_published("order.paid")
         assert (paid.state, paid.attempts, paid.error_code) == ("dead", 2, "second")
-
-    def test_a_destination_that_is_not_configured_is_refused(self, outbox: OutboxProbe) -> None:
         with pytest.raises(ProbeMisused, match=r"'ordres' is not a configured .* Known: audit, orders, tasks"):
             outbox.fail("ordres")
 
@@ -501,13 +481,8 @@ def test_settings_and_fixture(outbox, probe):
 @pytest.fixture(scope="module")
 def database(engine: Engine) -> Iterator[URL]:
     """A database for this project alone."""
-    name = f"outbox_test_{uuid4().hex[:12]}"
-    outside = engine.execution_options(isolation_level="AUTOCOMMIT")
-    with outside.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield engine.url.set(database=name)
-    with outside.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    with own_database(engine) as place:
+        yield place.engine.url
 
 
 @pytest.fixture(scope="module")
