@@ -61,7 +61,7 @@ def test_rich_values_become_json(payload: Any) -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [{1: "a"}, {None: 1}, {True: 1}, {"a": [{"b": {2.5: 1}}]}, [({"a": {1: 1}},)], {"1": 1, 1: 2}],
+    [{1: "a"}, {None: 1}, {"a": [{"b": {2.5: 1}}]}, [({"a": {1: 1}},)]],
     ids=repr,
 )
 def test_keys_that_are_no_text_are_refused(payload: Any) -> None:
