@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 DATED = (
-    "archive/test_export", "archive/test_replay", "integration/test_counts", "integration/test_courses",
+    "archive/test_export", "archive/test_replay", "integration/test_counts",
     "integration/test_inbox_retention", "integration/test_migrations", "integration/test_retention",
     "integration/test_status",
 )  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
@@ -13,12 +13,12 @@ from outbox_tasks.cli.shared.acts import stoppable
 from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store, relay_settings
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.operating.overview import COUNTED_EXACTLY
-from outbox_tasks.operating.unsent import Unsent, unsent
+from outbox_tasks.operating import overview
 from outbox_tasks.relay.drain import Drained
 from outbox_tasks.relay.drain_all import drain_all
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.settle import Listener
+from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.text import many, one_line
 
@@ -72,9 +72,10 @@ def _run(seconds: float | None) -> int:
         finally:
             counters.close()
             publishers.close()
-        not_sent = [] if drained.more else unsent(store)
+        not_sent = [] if drained.more else list(_unsent(store))
     _report(drained, not_sent)
-    failed = drained.steps[Step.DEAD] or drained.steps[Step.OUTAGE] or any(rest.state != "behind" for rest in not_sent)
+    in_trouble = any(rest["state"] != "behind" for rest in not_sent)
+    failed = drained.steps[Step.DEAD] or drained.steps[Step.OUTAGE] or in_trouble
     return int(bool(failed))
 
 
@@ -82,7 +83,32 @@ def _sent(drained: Drained) -> int:
     return drained.steps[Step.SENT] + drained.steps[Step.HANDED]
 
 
-def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
+def _unsent(store: Store) -> Iterator[dict[str, Any]]:
+    """The destinations whose due messages were not sent, although there was time for all, and why. `state`: `trouble`,
+    `paused` or `limited`; or `behind`: something else comes first, which is no failure.
+
+    While a destination is in trouble, its failed messages count, whether or not their next try is due at this moment:
+    so each drain says the same. A message that an outage put off has spent no attempt, and counts as scheduled."""
+    for name, status in overview.destinations(store, estimate=False).items():
+        row, waiting = status.breaker, status.due
+        if row["state"] == "paused":
+            state, why = "paused", ": ".join(filter(None, (f"it is paused by {row['paused_by']}", row["paused_why"])))
+        elif row["failures"]:
+            state, why = "trouble", f"its last sends failed ({row['error_code']}: {row['error']})"
+            waiting = status.waiting + status.states["scheduled"]
+        elif status.configured and store.limits.of(name).is_limited:
+            state, why = "limited", "its rate_limit or concurrency is used up for now"
+        else:
+            state = "behind"
+            why = (
+                "something else comes first, another drain is at work, or they were written just now "
+                "(see outbox-tasks list --by key, and doctor)"
+            )
+        if waiting and status.configured:
+            yield {"destination": name, "waiting": waiting, "state": state, "why": why}
+
+
+def _report(drained: Drained, not_sent: Sequence[dict[str, Any]]) -> None:
     sent, outages, dead = _sent(drained), drained.steps[Step.OUTAGE], drained.steps[Step.DEAD]
     later = drained.steps[Step.LATER] + outages
     text = f"Sent {sent:,}"
@@ -94,8 +120,8 @@ def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
         text += ". Stopped before the end" if drained.more else ". Nothing more is due"
     lines = [f"{text}."]
     for rest in not_sent:
-        at_least = f"{rest.waiting:,} or more" if rest.waiting >= COUNTED_EXACTLY else None
-        waiting = many(rest.waiting, "message", at_least)
-        lines.append(one_line(f"{rest.destination} still has {waiting}, because {rest.why}."))
+        at_least = f"{rest['waiting']:,} or more" if rest["waiting"] >= overview.COUNTED_EXACTLY else None
+        waiting = many(rest["waiting"], "message", at_least)
+        lines.append(one_line(f"{rest['destination']} still has {waiting}, because {rest['why']}."))
     counts = {"sent": sent, "later": later, "dead": dead, "ended": not drained.more, "outages": outages}
-    answer({**counts, "left": [asdict(rest) for rest in not_sent]}, "\n".join(lines))
+    answer({**counts, "left": not_sent}, "\n".join(lines))

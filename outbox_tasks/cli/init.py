@@ -57,13 +57,13 @@ def init(sql: bool, adopt_broker: bool, **roles: tuple[str, ...]) -> None:
                 for statement in grants(connection, kind, role, settings.database_schema):
                     say(statement)
             return
-        made = upgrade(connection, settings.database_schema)
+        are_new = upgrade(connection, settings.database_schema)
         for kind, role in chosen:
             grant(connection, kind, role, settings.database_schema)
-    lines = [f"The outbox tables are {'now' if made else 'already'} at version {VERSION}."]
+    lines = [f"The outbox tables are {'now' if are_new else 'already'} at version {VERSION}."]
     lines += [f"The role {role} may {MAY[kind]}." for kind, role in chosen]
-    given = {f"{kind}s": roles[kind] for kind in MAY}
-    answer({"version": VERSION, "made": made, **given}, "\n".join(lines))
+    by_kind = {f"{kind}s": roles[kind] for kind in MAY}
+    answer({"version": VERSION, "made": are_new, **by_kind}, "\n".join(lines))
 
 
 def _adopt_broker() -> None:

@@ -20,11 +20,11 @@ def maintain() -> None:
     audit entries. Exit code 1 if it could not drop an old day, or if anything else failed.
     """
     dropped: set[str] = set()
-    made = forgotten = 0
+    partitions = marks = 0
     with open_store() as store:
         while True:
             done = retention.maintain(store)
-            made, forgotten = made + done.made, forgotten + done.forgotten
+            partitions, marks = partitions + done.made, marks + done.forgotten
             dropped |= {str(day) for day in done.dropped}
             if not done.more:
                 break
@@ -33,8 +33,8 @@ def maintain() -> None:
         counters.close()
     kept = done.kept
     left = {str(day): why for day, why in kept.items()}
-    found = {"partitions": made, "marks": forgotten, "dropped": sorted(dropped), "kept": left, "failed": done.failed}
-    counts = many(made, "partition"), many(forgotten, "mark"), many(len(dropped), "day")
-    answer(found, "Made {}, forgot {}, dropped {}.".format(*counts))
+    facts = {"partitions": partitions, "marks": marks, "dropped": sorted(dropped), "kept": left, "failed": done.failed}
+    counts = many(partitions, "partition"), many(marks, "mark"), many(len(dropped), "day")
+    answer(facts, "Made {}, forgot {}, dropped {}.".format(*counts))
     remark(*(f"{day} is still there: {why}" for day, why in kept.items()), *done.failed)
     raise SystemExit(bool(kept or done.failed))

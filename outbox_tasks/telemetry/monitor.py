@@ -127,8 +127,6 @@ def _routed(pages: Pages) -> WsgiApp:
             return page(environ, start_response)
         except NotInstalled as error:
             return text("404 Not Found", error)
-        except OutboxError as error:
-            return text("503 Service Unavailable", error)
         except Exception:
             log.exception("the monitor failed at %s", environ["PATH_INFO"])
             return text("500 Internal Server Error", "it failed; see the log")

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -17,7 +16,6 @@ from sqlalchemy import text
 from outbox_tasks.errors import ActRefused
 from outbox_tasks.model import DrainAsked, Outcome, Step
 from outbox_tasks.operating import limits
-from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
@@ -178,37 +176,6 @@ def test_a_lower_concurrency_ends_the_drains_that_are_too_many(draining: Destina
     assert {most_of_a_moment() for _ in range(3)} == {1}
     limits.clear(store, "orders", "anna")
     eventually(lambda: most_of_a_moment() > 3, 10)
-
-
-def test_of_two_people_at_once_the_second_learns_what_it_replaces_and_the_audit_has_both(
-    new_store: MakeStore, rows: Rows
-) -> None:
-    told: dict[str, list[str]] = {}
-    people = [f"person {n}" for n in range(6)]
-    start = threading.Barrier(len(people))
-
-    def act(who: str, rate: int) -> None:
-        store = new_store()
-        start.wait()
-        told[who] = limit(store, who=who, rate_limit=rate, concurrency=rate)
-
-    threads = [threading.Thread(target=act, args=(who, n + 1)) for n, who in enumerate(people)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    acts = Lookup(new_store()).acts(10)
-    order = [one["who"] for one in reversed(acts)]
-    assert sorted(order) == people
-    assert told[order[0]] == []
-    for before, after in pairwise(order):
-        value = people.index(before) + 1
-        assert told[after] == [
-            f"concurrency was {value} at once, by {before} until somebody cleared it",
-            f"rate_limit was {value} a second, by {before} until somebody cleared it",
-        ]
-    [rate, most, _] = limits.in_force(new_store(), "orders")
-    assert [one.change and one.change.who for one in (rate, most)] == [order[-1]] * 2
 
 
 def test_the_command_shows_sets_and_clears_limits(run: Run) -> None:  # noqa: F811

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +17,14 @@ import pytest
 from celery import Celery
 
 from outbox_tasks.errors import PortTaken
+from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.monitor import Monitor, MonitorStep, of_worker, standalone
 from outbox_tasks.worker.resources import Resources
-from tests.conftest import MakeSettings, Rows
+from tests.conftest import MakeSettings, Rows, eventually
+from tests.integration.conftest import environment
 
 
 @contextmanager
@@ -63,20 +68,29 @@ def test_a_worker_is_dead_if_its_loop_hangs_but_not_if_its_broker_is_down(
     assert findings(down, 31.0, connected=False) == [(200, 0), (503, 1)]
 
 
-def test_without_a_worker_it_answers_for_the_database_and_the_broker(settings: MakeSettings, rows: Rows) -> None:
-    nobody = free_port()
+def test_without_a_worker_it_answers_for_the_database_and_the_broker(
+    settings: MakeSettings, rows: Rows, tmp_path: Path
+) -> None:
+    nobody, there = free_port(), settings()
     away = settings(
         database_url=f"postgresql://me:secret@{LOOPBACK}:{nobody}/x", broker_url=f"redis://{LOOPBACK}:{nobody}/0"
     )
-    for given, status in ((settings(), 200), (away, 503)):
-        with answering(given, standalone(given)) as client:
-            assert client.get("/livez").json() == {"ok": True, "findings": []}
-            ready = client.get("/readyz")
-            assert (ready.status_code, len(ready.json()["findings"])) == (status, 0 if status == 200 else 2)
-            assert "secret" not in ready.text
-            metrics = client.get("/metrics")
-            assert (metrics.status_code, 'code="database_away"' in metrics.text) == (200, status == 503)
-            assert client.get("/other").status_code == 404
+
+    def check(client: httpx.Client, *, is_away: bool) -> None:
+        assert client.get("/livez").json() == {"ok": True, "findings": []}
+        ready, metrics = client.get("/readyz"), client.get("/metrics")
+        assert (ready.status_code, len(ready.json()["findings"])) == ((503, 2) if is_away else (200, 0))
+        assert "secret" not in ready.text
+        assert (metrics.status_code, 'code="database_away"' in metrics.text) == (200, is_away)
+        assert client.get("/other").status_code == 404
+
+    with answering(away, standalone(away)) as client:
+        check(client, is_away=True)
+    argv, env = outbox_tasks_argv("health", "--serve", "--port", "0"), environment(there, broker_url=there.broker_url)
+    with Child.start("monitor", argv, env={**os.environ, **env}, log=tmp_path / "log") as child:
+        answers = eventually(lambda: re.search(r"answers at (http://[^/]+)/", child.tail(5)))
+        with httpx.Client(base_url=answers[1], timeout=60) as client:
+            check(client, is_away=False)
 
 
 def test_a_page_that_fails_is_an_error_without_its_text(settings: MakeSettings) -> None:

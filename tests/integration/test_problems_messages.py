@@ -159,6 +159,14 @@ def test_a_limit_that_a_person_has_set_and_that_lets_messages_wait(site: Setting
     assert found(site, "limited", "limit_set") == {}
 
 
+def test_a_limit_of_sends_at_once_that_lets_messages_wait(site: Settings, store: Store, rows: Rows) -> None:
+    limits.limit(store, "orders", {"concurrency": 1}, "anna", "black friday")
+    rows.insert(5)
+    assert found(site, "limited", "limit_set").keys() == {"limit_set"}
+    store.take_slot("orders", 1)
+    assert found(site, "limited", "limit_set").keys() == {"limited"}
+
+
 def test_a_limit_for_which_nothing_waits_is_only_noted(site: Settings, store: Store) -> None:
     limits.limit(store, "orders", {"rate_limit": 2}, "anna", "black friday")
     tally(store, sent=200)

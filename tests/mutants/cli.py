@@ -176,7 +176,7 @@ FAULTS = [
         "cron does not report that messages are dead.",
     ),
     Fault(
-        f"{CLI}/shared/status_table.py",
+        f"{CLI}/status.py",
         '_count(each.due, estimated="pending" in rough)',
         "_count(each.due)",
         "tests/integration/test_status.py",

@@ -4,10 +4,10 @@ from tests.mutants import Fault
 
 ROOM, SQL = "outbox_tasks/operating", "outbox_tasks/database/sql"
 PROBLEMS = "tests/unit/test_problems.py"
-STATUS = "tests/unit/test_destination_status.py"
+STATUS = "tests/unit/test_problems.py"
 WORKERS = "tests/integration/test_problems_workers.py"
 MESSAGES = "tests/integration/test_problems_messages.py::test_a_limit_for_which_nothing_waits_is_only_noted"
-TRANSACTIONS = "tests/integration/test_problems_transactions.py::test_a_prepared_transaction"
+TRANSACTIONS = "tests/integration/test_problems_tables.py::test_a_prepared_transaction"
 RIGHTS = "tests/integration/test_rights_of_others.py"
 LOCKS, ROWS = f"{RIGHTS}::test_a_lock_of_a_stranger_is_named_and_none_of_a_writer", f"{RIGHTS}::TestRowLevelSecurity"
 WAITS = "tests/integration/test_waits.py"
@@ -34,7 +34,7 @@ FAULTS = [
         "a destination has recovered though nothing has arrived since"),
     Fault(f"{ROOM}/overview.py", 'if place in ("ready", "leased", "run") else 0)', "if True else 0)", COUNTS,
         "what waits for another try counts as due"),
-    Fault(f"{ROOM}/problems/periodic.py", "tick.age - worker.age > longest_pause(site.settings)",
+    Fault(f"{ROOM}/problems/workers.py", "tick.age - worker.age > longest_pause(site.settings)",
         "tick.age > longest_pause(site.settings)", WORKERS, "beat is blamed while no claim worker takes its ticks"),
     Fault(f"{ROOM}/heartbeats.py", 'int(self.facts.get("met") or 0) > 1', 'int(self.facts.get("met") or 0) > 0',
         WORKERS, "a worker that was restarted shares a name with itself"),
@@ -120,10 +120,10 @@ FAULTS = [
     Fault(f"{ROOM}/problems/sends.py", 'if row["paused_for"] > 3600 else note)', "if True else note)",
         "tests/integration/test_problems_messages.py::test_a_destination_that_is_paused",
         "a pause of a minute is a warning"),
-    Fault(f"{ROOM}/problems/periodic.py", "if age > 3 * 3600:", "if age > 600:", f"{WORKERS}::test_maintenance_is_due_"
+    Fault(f"{ROOM}/problems/workers.py", "if age > 3 * 3600:", "if age > 600:", f"{WORKERS}::test_maintenance_is_due_"
         "some_hours_after_the_start", "maintenance is missed between two hours"),
     Fault(f"{ROOM}/problems/database.py", 'if in_force.get("statement_timeout") == "0":', "if False:",
-        "tests/integration/test_problems_database.py::test_missing_session_settings",
+        "tests/integration/test_problems_servers.py::test_missing_session_settings",
         "nobody learns that a statement has no time limit"),
     Fault(f"{SQL}/look/present.sql", "((SELECT min(l.destination) FROM leased l WHERE l.destination > p.destination))",
         "(NULL)", "tests/integration/test_counts.py", "a destination of which all is leased is not shown"),

@@ -4,7 +4,7 @@ from tests.mutants import Fault
 
 ROOM = "outbox_tasks/telemetry"
 ALERTS, COUNTERS = "tests/integration/test_alerts.py", "tests/integration/test_counters.py"
-METRICS, LOGS = "tests/unit/test_metrics.py", "tests/unit/test_logs.py tests/unit/test_shown.py"
+METRICS, LOGS = "tests/unit/test_metrics.py", "tests/unit/test_shown.py"
 COMPARE = "outbox_tasks/database/sql/alert/compare.sql"
 
 FAULTS = [

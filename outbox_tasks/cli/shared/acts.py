@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from threading import Event
@@ -61,14 +61,14 @@ def do(store: Store, choice: Choice, options: ActOptions) -> None:
     if not options.agreed({**facts, "remarks": preview.remarks}, question, empty=preview.empty or limit == 0):
         return
     total = limit if preview.more else min(count, limit or count)
-    with closing(Runner(store)) as runner, stoppable() as stop, progress(total) as moved:
+    with closing(Runner(store)) as runner, stoppable() as stop:
         entry = runner.begin(
             choice.action, choice.wanted, choice.ids, who=options.who, why=options.why, token=uuid4(),
             until=plan.until if plan else None, rate=options.rate, limit=limit, total=total,
             more=added.facts if added else None, wake=False,
         )  # fmt: skip
         try:
-            done = runner.follow(entry, options.who, stop, moved)
+            done = runner.follow(entry, options.who, stop)
         except OutboxError:
             say(f"Another process may go on with act {entry}. To end it: outbox-tasks audit --stop {entry}", err=True)
             raise
@@ -138,17 +138,3 @@ def stoppable() -> Iterator[Event]:
     finally:
         for number, action in former.items():
             signal.signal(number, action)
-
-
-@contextmanager
-def progress(total: int | None) -> Iterator[Callable[[int], object]]:
-    """A bar on a terminal, and the function that moves it."""
-    screen = console(stderr=True)
-    if wants_json() or not screen.is_terminal:
-        yield lambda count: None
-        return
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(), console=screen) as bar:
-        task = bar.add_task("messages", total=total)
-        yield lambda count: bar.advance(task, count)

@@ -24,8 +24,6 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in new
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
         try:
             return filters.seconds_of(value)
         except InvalidFilter as error:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 SIGNS = {Severity.ERROR: ("✗", "bold red"), Severity.WARNING: ("!", "yellow"), Severity.NOTE: ("i", "cyan")}
 
-CONSEQUENCES_SHOWN = 5
-"""Consequences of a problem that are shown; the others are counted."""
-
 
 def for_programs(examination: Examination) -> list[dict[str, Any]]:
     """The problems as JSON has them."""
@@ -46,10 +43,8 @@ def shown(problems: Iterable[Problem], *, causes: bool) -> Iterator[Padding | Te
             yield _indented(cell(root.cause, "dim"))
         for line in root.remedy.splitlines():
             yield _indented(Text.assemble(("→ ", "green"), (printable(line), "green")))
-        for problem in root.follows[:CONSEQUENCES_SHOWN]:
+        for problem in root.follows:
             yield _indented(Text.assemble(("so: ", "dim"), cell(problem.fact, "dim")))
-        if (rest := len(root.follows) - CONSEQUENCES_SHOWN) > 0:
-            yield _indented(Text(f"so: {rest} more", "dim"))
 
 
 def _indented(line: Text) -> Padding:

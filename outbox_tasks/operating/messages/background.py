@@ -112,18 +112,13 @@ class Runner:
             self._woken.set()
         return entry
 
-    def follow(
-        self, entry: int, who: str, stop: threading.Event | None = None,
-        progress: Callable[[int], object] = lambda count: None,
-    ) -> Done:  # fmt: skip
+    def follow(self, entry: int, who: str, stop: threading.Event | None = None) -> Done:
         """Run this act, and no other, in this thread, until it has ended, here or in another process. If `stop` is set,
-        or this is interrupted, it ends after its current batch. `progress` is called with the number of messages that
-        were changed since."""
+        or this is interrupted, it ends after its current batch."""
         count, stop = 0, stop or threading.Event()
         try:
             while True:
                 act = self.act(entry) or {"wanted": None, "count": count, "facts": {}}
-                progress(act["count"] - count)
                 count = act["count"]
                 if act["wanted"] is None:
                     break

@@ -78,9 +78,8 @@ def _crossed(broker: Any, owner: Any, more: str) -> Problem:
 
 def redis(site: Site) -> Problems:
     """Whether the Redis keeps its queues."""
-    answer = site.broker_answer
-    if answer is not None and not isinstance(answer, Silence) and (info := answer.info):
-        yield from (*_evicts(info), *_full(info))
+    info = site.broker_facts.info or {}
+    yield from (*_evicts(info), *_full(info))
 
 
 def _evicts(info: dict[str, Any]) -> Problems:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 from celery import Celery
@@ -46,7 +45,7 @@ class Connections:
     def __init__(self, settings: Settings, app: Celery | None = None) -> None:
         self.settings = settings
         self.installed = app
-        self._asking: threading.Thread | None = None
+        self._asked: Future[BrokerAnswer | Silence] | None = None
 
     @cached_property
     def store(self) -> Store:
@@ -72,24 +71,17 @@ class Connections:
         if self.installed is None and self.settings.broker_url is None:
             return lambda: None
         silence = Silence(f"it gave no answer within {ANSWER_SECONDS + CONNECT_SECONDS:g} s")
-        if self._asking is not None and self._asking.is_alive():
+        if self._asked is not None and not self._asked.done():
             return lambda: silence  # each look would leave one more thread that waits
-        answers: list[BrokerAnswer | Silence] = []
         reached = threading.Event()
-        thread = threading.Thread(
-            target=lambda: answers.append(BrokerAnswer.of(self.broker, reached)),
-            name="outbox-broker-asked",
-            daemon=True,
-        )
-        self._asking = thread
-        thread.start()
+        self._asked = asked = in_thread(lambda: BrokerAnswer.of(self.broker, reached))
         deadline = time.monotonic() + ANSWER_SECONDS + CONNECT_SECONDS
 
         def answer() -> BrokerAnswer | Silence:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            wait([asked], max(0.0, deadline - time.monotonic()))
             if reached.is_set():
-                thread.join(3.0)  # it has answered once: it is slow, and not away
-            return answers[0] if answers else silence
+                wait([asked], 3.0)  # it has answered once: it is slow, and not away
+            return asked.result() if asked.done() else silence
 
         return answer
 
@@ -97,7 +89,7 @@ class Connections:
         """Close what was opened."""
         if "store" in vars(self):
             self.store.close()
-        if "broker" in vars(self) and not (self._asking and self._asking.is_alive()):
+        if "broker" in vars(self) and (self._asked is None or self._asked.done()):
             self.broker.close()
         if "app" in vars(self) and not self.installed:
             self.app.close()
@@ -146,6 +138,12 @@ class Site:
         """What the broker says of itself; None: nobody has said where it is."""
         return self.asked_broker()
 
+    @property
+    def broker_facts(self) -> BrokerAnswer:
+        """For checks that need the broker."""
+        assert isinstance(self.broker_answer, BrokerAnswer)
+        return self.broker_answer
+
     @cached_property
     def destinations(self) -> Destinations:
         """The destinations that are configured, or have messages. Without indexes, counting would read all rows."""
@@ -187,20 +185,26 @@ class Site:
         return qualified(self.settings.database_schema, name)
 
 
+def in_thread(ask: Callable[[], T]) -> Future[T]:
+    """Ask in a thread that is left behind if it hangs: looking up a name has no time limit."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except Exception as failed:
+            future.set_exception(failed)
+
+    threading.Thread(target=run, name="outbox-asked", daemon=True).start()
+    return future
+
+
 def ask_all(about: Iterable[T], ask: Callable[[T], str | None], silent: str, timeout: float) -> dict[T, str | None]:
     """What is wrong with each, as `ask` says; None: nothing. All are asked at the same time. `silent`: of those that
     gave no answer in time."""
-    troubles: dict[T, str | None] = dict.fromkeys(about, silent)
-    answers: queue.SimpleQueue[tuple[T, str | None]] = queue.SimpleQueue()
-    for each in troubles:
-        # Looking up a name has no time limit, so a thread that hangs there is left behind.
-        threading.Thread(target=lambda each=each: answers.put((each, ask(each))), daemon=True).start()
-    deadline = time.monotonic() + timeout + CONNECT_SECONDS
-    with suppress(queue.Empty):
-        for _ in list(troubles):
-            each, why = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-            troubles[each] = why
-    return troubles
+    asked = {each: in_thread(partial(ask, each)) for each in about}
+    wait(asked.values(), timeout + CONNECT_SECONDS)
+    return {each: future.result() if future.done() else silent for each, future in asked.items()}
 
 
 @dataclass(frozen=True, eq=False)

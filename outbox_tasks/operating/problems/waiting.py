@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from outbox_tasks.operating.overview import DestinationStatus
-from outbox_tasks.operating.problems.answer import Silence
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.relay.claim import QUEUED_AT_MOST
@@ -90,10 +89,7 @@ def silent(site: Site) -> Problems:
 
 def queue(site: Site) -> Problems:
     """Whether queued singles are sent before their leases run out."""
-    answer, lease = site.broker_answer, site.settings.queue_lease
-    if answer is None or isinstance(answer, Silence):
-        return
-    waiting = answer.lengths.get(PUBLISH_QUEUE, 0)
+    lease, waiting = site.settings.queue_lease, site.broker_facts.lengths.get(PUBLISH_QUEUE, 0)
     # A failed send also shows that somebody works.
     a_minute = sum(each.sent + each.failed for each in site.destinations.values())
     fact = f"About {waiting:,} singles wait in {PUBLISH_QUEUE}"

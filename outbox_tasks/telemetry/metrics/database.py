@@ -22,9 +22,9 @@ OTHERS = ""
 
 def registry(connections: Connections) -> CollectorRegistry:
     """See `metrics.database_registry`."""
-    made = CollectorRegistry()
-    made.register(_Gauges(status.read(connections), connections.settings.destinations))
-    return made
+    gauges = CollectorRegistry()
+    gauges.register(_Gauges(status.read(connections), connections.settings.destinations))
+    return gauges
 
 
 class _Gauges(Collector):
@@ -40,10 +40,10 @@ class _Gauges(Collector):
 
 def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
     """`values`: by the values of the labels."""
-    made = GaugeMetricFamily(name, text, labels=labels)
+    gauge = GaugeMetricFamily(name, text, labels=labels)
     for of_labels, value in values.items():
-        made.add_metric(of_labels, value)
-    return made
+        gauge.add_metric(of_labels, value)
+    return gauge
 
 
 def _problems(examination: Examination) -> list[Metric]:

@@ -54,9 +54,9 @@ def count_in_files() -> None:
 
 def registry() -> CollectorRegistry:
     """What all processes of this worker have counted."""
-    made = CollectorRegistry()
-    _Begun(made)  # type: ignore[no-untyped-call]
-    return made
+    counts = CollectorRegistry()
+    _Begun(counts)  # type: ignore[no-untyped-call]
+    return counts
 
 
 class _Begun(MultiProcessCollector):

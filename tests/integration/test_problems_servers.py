@@ -1,0 +1,293 @@
+"""Problems of the servers: the database and what stands before it, the broker, and the destinations."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from sqlalchemy import Engine, make_url
+
+from lab.proxy import Proxy
+from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.operating.problems import Connections, Severity, Site, examine, look
+from outbox_tasks.operating.problems.checks import CHECKS, DATABASE
+from outbox_tasks.operating.problems.destinations import connection_errors
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
+from tests.integration import pgbouncer
+from tests.integration.doctoring import NOBODY, READS, Sql, found, login, sql
+
+
+def in_order(settings: Settings) -> list[str]:
+    """What the doctor says is in order with the database."""
+    return examine(settings, deep=True).in_order[DATABASE]
+
+
+def codes(settings: Settings, *, deep: bool = False) -> list[str]:
+    """Of the root causes."""
+    return [problem.code for problem in examine(settings, deep=deep).problems]
+
+
+def test_a_healthy_server_has_no_problem(settings: MakeSettings, rows: Rows) -> None:
+    assert in_order(settings()) == [check.in_order for check in CHECKS if check.subject == DATABASE]
+
+
+def test_an_unreachable_server_is_one_problem_and_the_rest_is_looked_at(settings: MakeSettings) -> None:
+    away = settings(database_url="postgresql://me:secret@127.0.0.1:1/outbox")
+    seen = examine(away, deep=True)
+    [problem] = seen.everything
+    assert problem.code == "database_away"
+    assert "postgresql://me:***@127.0.0.1:1/outbox can't be reached" in problem.fact
+    assert "secret" not in str(seen)
+    assert "Tables" in seen.skipped
+    assert {"Broker", "Destinations"} <= seen.in_order.keys()
+    assert codes(away) == ["database_away"]
+
+
+def test_no_database_is_configured(settings: MakeSettings) -> None:
+    assert "database_url" in found(settings(database_url=None), "settings")["settings"].fact
+
+
+def test_a_read_only_database_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
+    url = f"{settings().database_url}?options=-c%20default_transaction_read_only%3Don"
+    [problem] = examine(settings(database_url=url, statement_timeout=0)).problems
+    assert (problem.code, problem.severity) == ("database_read_only", Severity.ERROR)
+    assert {"no_workers", "no_beat"} <= {consequence.code for consequence in problem.follows}
+
+
+class TestWrite:
+    """A write that is rolled back."""
+
+    @pytest.fixture
+    def full(self, rows: Rows, engine: Engine, schema: str) -> Sql:
+        """The server refuses each write of a heartbeat, as with a full disk."""
+        run = sql(engine, schema)
+        run(
+            "CREATE FUNCTION disk_full() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = '53100'; END$$",
+            "CREATE TRIGGER disk_full BEFORE INSERT ON outbox_heartbeats FOR EACH ROW EXECUTE FUNCTION disk_full()",
+        )
+        return run
+
+    def test_that_is_refused_stands_above_all_that_stands_still(
+        self, settings: MakeSettings, rows: Rows, full: Sql
+    ) -> None:
+        rows.insert(1, locked_until=seconds_from_now(-600))
+        [problem, *_] = seen = examine(settings()).problems
+        assert (problem.code, problem.severity) == ("database_refuses_writes", Severity.ERROR)
+        assert "No space left on device" in problem.fact
+        assert {"no_workers", "no_beat", "no_claims", "stale"} <= {each.code for each in problem.follows}
+        assert len(seen) == 1
+        full("DROP TRIGGER disk_full ON outbox_heartbeats")
+        assert "database_refuses_writes" not in found(settings())
+
+    @pytest.mark.parametrize("refused", [False, True])
+    def test_leaves_no_row_behind_and_a_connection_that_can_be_used(
+        self, settings: MakeSettings, rows: Rows, request: pytest.FixtureRequest, refused: bool
+    ) -> None:
+        if refused:
+            request.getfixturevalue("full")
+        with closing(Connections(settings())) as connections:
+            for _ in range(2):
+                problems = look(Site(connections), only=["database_refuses_writes"]).problems
+                assert [problem.code for problem in problems] == ["database_refuses_writes"] * refused
+                limit = connections.store.query("SELECT current_setting('statement_timeout')")
+                assert limit == [("3s",)]
+        with rows.engine.connect() as connection:
+            assert not connection.execute(rows.tables.heartbeats.select()).all()
+
+    def test_is_not_missed_by_a_role_that_may_only_read(
+        self, settings: MakeSettings, rows: Rows, engine: Engine, schema: str
+    ) -> None:
+        with login(engine, schema, READS) as (_, url):
+            assert found(settings(database_url=url), "database_refuses_writes", "check_failed") == {}
+
+
+def test_missing_session_settings(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
+    with login(engine, schema, f"GRANT {engine.url.username}") as (_, url):
+        bare = settings(database_url=url, statement_timeout=0)
+        lost = found(bare, "session_settings")["session_settings"]
+        assert lost.severity is Severity.WARNING
+        assert "statement_timeout" in lost.fact
+        sql(engine, schema)(*lost.remedy.splitlines())
+        assert found(bare, "session_settings") == {}
+
+
+@pgbouncer.needed
+class TestPgBouncer:
+    def test_that_refuses_start_up_options(self, settings: MakeSettings, rows: Rows) -> None:
+        with pgbouncer.pooled(settings().database_url or "") as url:
+            [problem] = examine(settings(database_url=url)).problems
+        assert problem.code == "pooler_refuses_options"
+        assert "OUTBOX_STATEMENT_TIMEOUT=0" in problem.remedy
+
+    def test_that_drops_them(self, settings: MakeSettings, rows: Rows) -> None:
+        with pgbouncer.pooled(settings().database_url or "", ignore_startup_parameters="options") as url:
+            lost = found(settings(database_url=url), "session_settings")["session_settings"]
+        assert "enable_seqscan" in lost.fact
+        assert "statement_timeout" in lost.fact
+
+
+def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows: Rows) -> None:
+    url = make_url(settings().database_url or "")
+    with Proxy(url.port or 0) as proxy:
+        far = url.set(port=proxy.port).render_as_string(hide_password=False)
+        slow = settings(database_url=far, broker_url=None)
+        assert "database_slow" not in found(slow)
+        proxy.delay = 0.15  # each way
+        began = time.monotonic()
+        [problem] = [each for each in examine(slow).problems if each.code == "database_slow"]
+        assert time.monotonic() - began < 10
+        assert "a round trip takes 0." in problem.fact
+        assert problem.follows
+
+
+OF_THE_BROKER = ("broker_away", "broker_unknown", "eviction", "memory_low")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedValkey]:
+    with EmbeddedValkey() as made:
+        yield made
+
+
+@pytest.fixture
+def client(server: EmbeddedValkey) -> Iterator[redis.Redis]:
+    """Puts everything back."""
+    with redis.Redis.from_url(server.url) as made:
+        yield made
+        made.config_set("maxmemory", 0)
+        made.config_set("maxmemory-policy", "noeviction")
+        made.flushall()
+
+
+@pytest.fixture
+def there(settings: MakeSettings, server: EmbeddedValkey) -> Settings:
+    return settings(broker_url=server.url)
+
+
+def test_a_healthy_broker_has_no_problem(there: Settings, client: redis.Redis) -> None:
+    assert found(there, *OF_THE_BROKER) == {}
+    assert examine(there, deep=True).in_order["Broker"][0] == "it answers"
+
+
+def test_an_unreachable_broker_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
+    rows.insert(1, locked_until=seconds_from_now(-600))
+    seen = examine(settings(broker_url=NOBODY.replace("//", "//:secret@")))
+    [away] = seen.problems
+    assert away.code == "broker_away"
+    assert {"no_workers", "no_beat", "no_claims", "stale"} <= {problem.code for problem in away.follows}
+    assert "secret" not in str(seen)
+    assert "Broker" in seen.skipped
+    assert "Tables" in seen.in_order
+
+
+def test_a_slow_broker(there: Settings) -> None:
+    with Proxy(int(str(urlsplit(there.broker_url).port))) as proxy:
+        slow = there.replace(broker_url=f"redis://{LOOPBACK}:{proxy.port}/0")
+        assert found(slow, "broker_slow") == {}
+        proxy.delay = 0.15  # each way
+        assert "a round trip takes 0." in found(slow, "broker_slow")["broker_slow"].fact
+
+
+def test_a_broker_that_is_not_configured(settings: MakeSettings) -> None:
+    unknown = found(settings(broker_url=None), "broker_unknown")["broker_unknown"]
+    assert unknown.severity is Severity.NOTE
+
+
+def test_a_broker_that_evicts_or_is_nearly_full(
+    server: EmbeddedValkey, settings: MakeSettings, client: redis.Redis
+) -> None:
+    """It is asked without CONFIG: managed servers forbid that."""
+    client.acl_setuser(
+        "managed", enabled=True, passwords=["+secret"], keys="*", channels="*", commands=["+@all", "-config"]
+    )
+    there = settings(broker_url=server.url.replace("//", "//managed:secret@"))
+
+    def severity(code: str) -> Severity | None:
+        seen = found(there, code, "check_failed")
+        assert seen.keys() <= {code}
+        return seen[code].severity if seen else None
+
+    for policy, limit, expected in (
+        ("allkeys-lru", "100mb", Severity.ERROR),
+        ("volatile-lru", "100mb", Severity.WARNING),
+        ("allkeys-lru", "0", Severity.NOTE),
+        ("noeviction", "100mb", None),
+    ):
+        client.config_set("maxmemory", limit)
+        client.config_set("maxmemory-policy", policy)
+        assert severity("eviction") is expected
+    for n in range(400):  # in large pieces, much of the memory would be the connection's for a while
+        client.set(f"much {n}", "x" * 50_000)
+    for share, expected in ((0.5, None), (0.88, Severity.WARNING), (0.99, Severity.ERROR)):
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"] / share))
+        assert severity("memory_low") is expected
+
+
+OF_DESTINATIONS = (
+    "no_destinations", "publisher_missing", "destination_url", "destination_away",
+)  # fmt: skip
+
+
+def test_a_destination_that_answers_has_no_problem(settings: MakeSettings) -> None:
+    assert found(settings(), *OF_DESTINATIONS) == {}
+    in_order = examine(settings(), deep=True).in_order["Destinations"]
+    assert in_order[:2] == ["each has a publisher", "the hosts that their URLs name can be reached from here"]
+
+
+def test_a_destination_out_of_reach(settings: MakeSettings, stream: Stream) -> None:
+    some = {"orders": {"url": stream.url}, "gone": {"url": "nats://me:secret@127.0.0.1:1/shop"},
+            "nowhere": {"url": "https://does-not-exist.invalid/hooks"}}  # fmt: skip
+    away = examine(settings(destinations=some), deep=True, only=OF_DESTINATIONS).problems
+    assert [(each.code, each.which, each.severity) for each in away] == [
+        ("destination_away", name, Severity.ERROR) for name in ("gone", "nowhere")
+    ]
+    assert "gone (nats://me:***@127.0.0.1:1/shop) can't be reached" in away[0].fact
+    assert "secret" not in str(away)
+
+
+def test_one_server_of_several_is_enough(settings: MakeSettings) -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        some = {"events": {"url": f"kafka://{LOOPBACK}:1,{LOOPBACK}:{server.getsockname()[1]}/orders"}}
+        assert found(settings(destinations=some), *OF_DESTINATIONS) == {}
+
+
+@pytest.mark.parametrize("url", ["celery://?queue=shop", "sqs://eu-west-1/queue"])
+def test_what_names_no_host_is_not_tried(settings: MakeSettings, url: str) -> None:
+    """Nor is the broker of an application that the relay is installed in."""
+    assert found(settings(broker_url=None, destinations={"tasks": {"url": url}}), *OF_DESTINATIONS) == {}
+
+
+def test_a_destination_without_a_publisher_that_takes_its_url(settings: MakeSettings) -> None:
+    urls = {"fax": {"url": "fax://localhost:1/"}, "orders": {"url": "redis+stream://localhost:6379/one/two"}}
+    wrong = found(settings(destinations=urls), "publisher_missing", "destination_url")
+    assert "'fax'" in wrong["publisher_missing"].fact
+    assert "destinations.orders.url" in wrong["destination_url"].fact
+
+
+def test_no_destination_is_configured(settings: MakeSettings) -> None:
+    none = found(settings(destinations={}), "no_destinations")["no_destinations"]
+    assert none.fact.startswith("No destination is configured: there is no settings file /")
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
+    """A backlog that is full lets nobody in."""
+    with socket.socket() as server, socket.socket() as first:
+        server.bind((LOOPBACK, 0))
+        server.listen(0)
+        first.connect(server.getsockname())
+        full = (LOOPBACK, server.getsockname()[1])
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        assert connection_errors([full], seconds=0.2) == {full: "no answer within 0.2 s"}
+        for filler in fillers:
+            filler.close()
