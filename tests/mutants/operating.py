@@ -4,7 +4,6 @@ from tests.mutants import Fault
 
 ROOM, SQL = "outbox_tasks/operating", "outbox_tasks/database/sql"
 PROBLEMS = "tests/unit/test_problems.py"
-STATUS = "tests/unit/test_problems.py"
 WORKERS = "tests/integration/test_problems_workers.py"
 MESSAGES = "tests/integration/test_problems_messages.py::test_a_limit_for_which_nothing_waits_is_only_noted"
 TRANSACTIONS = "tests/integration/test_problems_tables.py::test_a_prepared_transaction"
@@ -28,9 +27,9 @@ FAULTS = [
         PROBLEMS, "a pause is an error as soon as messages wait"),
     Fault(f"{ROOM}/problems/problem.py", "without_secrets(fact)", "fact", PROBLEMS,
         "a problem shows the password of a URL that a client quotes"),
-    Fault(f"{ROOM}/overview.py", 'bool(self.waiting or self.states["dead"])', "bool(self.waiting)", STATUS,
+    Fault(f"{ROOM}/overview.py", 'bool(self.waiting or self.states["dead"])', "bool(self.waiting)", PROBLEMS,
         "a destination that buries everything at once does not refuse"),
-    Fault(f"{ROOM}/overview.py", "self.failed_ago <= max(gap, self.arrived_ago)", "self.failed_ago <= gap", STATUS,
+    Fault(f"{ROOM}/overview.py", "self.failed_ago <= max(gap, self.arrived_ago)", "self.failed_ago <= gap", PROBLEMS,
         "a destination has recovered though nothing has arrived since"),
     Fault(f"{ROOM}/overview.py", 'if place in ("ready", "leased", "run") else 0)', "if True else 0)", COUNTS,
         "what waits for another try counts as due"),
