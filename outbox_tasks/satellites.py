@@ -6,7 +6,7 @@ found by its entry point in the group `outbox_tasks.satellites`; taking it out i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
@@ -74,10 +74,6 @@ class Satellite:
     def feeds(self, database: Any) -> Sequence[Any]:
         """What people see of the places from which it copies: see `operating.feed_state.FeedState`."""
         return ()
-
-    def whereabouts(self, database: Any) -> Iterator[str]:
-        """Sentences that say where a message may be that a search has not found."""
-        return iter(())
 
 
 @cache

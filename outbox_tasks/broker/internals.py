@@ -81,12 +81,6 @@ def redis_length(channel: Any, queue: str) -> int | None:
     return int(channel._size(queue)) if hasattr(channel, "client") else None
 
 
-def redis_unacked(channel: Any) -> int | None:
-    """How many messages consumers have taken and not acknowledged, by the hash `Channel.unacked_key` of the Redis
-    transport. None on other transports."""
-    return int(channel.client.hlen(channel.unacked_key)) if hasattr(channel, "client") else None
-
-
 def wrap_tick(scheduler: Any, wrap: Wrap) -> None:
     """Wrap `Scheduler.tick`, in which beat sends what is due, and says how long to sleep."""
     scheduler.tick = wrap(scheduler.tick)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from outbox_tasks.satellites import Command, Satellite
@@ -70,8 +70,3 @@ class Feeds(Satellite):
         from outbox_tasks.feeds.store import Feeds
 
         return Feeds(database).states()
-
-    def whereabouts(self, database: Any) -> Iterator[str]:
-        from outbox_tasks.feeds.problems import uncopied
-
-        return uncopied(database)

@@ -71,8 +71,7 @@ class SQLiteSource(Source):
         values = look.values({"most": most, "largest": MESSAGE_BYTES})
         with closing(connection.execute(look.text.decode(), values)) as cursor:
             for number, id, key, bytes_, message in cursor:
-                key = None if key is None else _text(key)
-                rows.append(Row(number, _text(id), key, bytes_ or 0, _text(message)))
+                rows.append(Row(number, id, key, bytes_, message))
                 size += rows[-1].size + len(rows[-1].id)
                 if size > LOOK_BYTES:
                     break
@@ -96,8 +95,3 @@ class SQLiteSource(Source):
 def _any_text(value: bytes) -> str:
     """Anybody can write bytes that are no text, and one row must not make all others unreadable."""
     return value.decode(errors="replace")
-
-
-def _text(value: object) -> str:
-    """SQLite's columns take values of any type."""
-    return _any_text(value) if isinstance(value, bytes) else str(value)

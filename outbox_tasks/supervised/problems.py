@@ -4,10 +4,10 @@ that are supervised."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from outbox_tasks.broker.task_broker import app_of
-from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, warning
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Check, Problems, Site
@@ -64,25 +64,15 @@ def _unknown(task: str, workers: Sequence[str]) -> Problem:
 
 def begun(site: Site) -> Problems:
     """Whether tasks that were handed over begin to run."""
-    celery = _celery(site)
-    if not celery:
-        return
-    asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery.items()])
-    waiting = site.store.ask("supervised/handed_over.sql", asked=asked, soon=0.0, late=LATE_SECONDS)
-    supervising = site.heartbeats.supervising
-    served = {queue for worker in supervising if worker.alive for queue in worker.queues}
-    lost = {queue: worker.age for worker in supervising if not worker.alive for queue in worker.queues}
-    unserved = {queue: age for queue, age in lost.items() if queue not in served}
-    counts: dict[str, int] = {}
-    for row in waiting:
-        queue = row.queue or "?"
-        if (row.queue and row.queue not in served) or not served:
-            counts[queue] = counts.get(queue, 0) + row.count
-            unserved.setdefault(queue, min(lost.values(), default=row.oldest))
+    asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in _celery(site).items()])
+    served = {queue for worker in site.heartbeats.supervising if worker.alive for queue in worker.queues}
+    for row in site.store.ask("supervised/handed_over.sql", asked=asked):
+        if not served if row.queue is None else row.queue not in served:
+            yield _unsupervised(row, site.heartbeats.supervising, served)
         elif row.oldest > site.settings.stale_after:
             yield warning(
                 "tasks_wait",
-                f"{many(row.count, 'task')} of {row.destination} wait in the queue {queue}, the first for "
+                f"{many(row.count, 'task')} of {row.destination} wait in the queue {row.queue or '?'}, the first for "
                 f"{span(row.oldest)}" + (f"; sent again: {row.again:,}." if row.again else "."),
                 f"That is more than stale_after ({site.settings.stale_after:g} s). The workers are busy, or have lost "
                 "the broker.",
@@ -92,40 +82,24 @@ def begun(site: Site) -> Problems:
                 since=row.oldest,
                 how_many=row.count,
             )
-    if unserved:
-        yield _unsupervised(unserved, counts, served, ever=bool(supervising))
 
 
-def _unsupervised(unserved: Mapping[str, float], counts: Mapping[str, int], served: set[str], ever: bool) -> Problem:
-    names = ", ".join(sorted(queue for queue in unserved if queue != "?")) or "of the tasks"
-    since, waiting = min(unserved.values()), sum(counts.values())
-    last = f"one was last seen {span(since)} ago" if ever else "none was ever seen"
+def _unsupervised(row: Any, workers: Sequence[Any], served: set[str]) -> Problem:
+    queue = row.queue or "of the tasks"
+    ages = [worker.age for worker in workers if row.queue in worker.queues]
+    last = f"one was last seen {span(min(ages))} ago" if ages else "none was ever seen"
     others = f" Those alive serve {', '.join(sorted(served))}." if served else ""
-    wait = f", and {many(waiting, 'task')} {'waits' if waiting == 1 else 'wait'} there" if waiting else ""
+    wait = f"{many(row.count, 'task')} {'waits' if row.count == 1 else 'wait'}"
     return error(
         "tasks_unsupervised",
-        f"No worker with supervise serves the queue {names} ({last}){wait}.{others}",
+        f"No worker with supervise serves the queue {queue} ({last}), and {wait} there.{others}",
         "Without a worker the tasks wait. A worker without supervise runs them and tells nobody, so they are sent "
         "again after confirm_within, and run again.",
         SUPERVISE,
-        which=names,
-        since=since,
-        how_many=waiting or None,
+        which=queue,
+        since=min(ages, default=row.oldest),
+        how_many=row.count,
     )
-
-
-def brokers(site: Site) -> Problems:
-    """Whether supervised tasks have a broker of their own."""
-    for name, destination in _celery(site).items():
-        if destination.confirm == "run" and destination.takes_the_relays_broker:
-            yield warning(
-                "tasks_with_the_relay",
-                f"{name} hands its tasks to the relay's own broker.",
-                "A flush, a full memory or a short visibility timeout hits the application's tasks and the relay at "
-                "once. No task is lost by that, but all of them wait.",
-                f"Name the application's broker in the URL of {name}: celery://?broker=redis://…",
-                which=name,
-            )
 
 
 def stored(site: Site) -> Problems:
@@ -158,6 +132,5 @@ CHECKS = (
     Check("Celery tasks", "workers know the tasks of their queues", unregistered, {"task_unknown"}, needs=("tables",),
           uses=("broker",), deep=True),
     Check("Celery tasks", "calls are stored", stored, {"always_eager"}),
-    Check("Celery tasks", "supervised tasks have a broker of their own", brokers, {"tasks_with_the_relay"}, deep=True),
     Check("Celery tasks", "supervised tasks begin", begun, {"tasks_unsupervised", "tasks_wait"}, needs=("tables",)),
 )  # fmt: skip

@@ -186,20 +186,6 @@ def test_rows_that_are_too_much_for_one_statement_are_copied_a_few_at_a_time_wit
     store.close()
 
 
-def test_a_row_that_nobody_could_copy_is_a_dead_letter_with_its_beginning(
-    box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("feeds.rows", "feeds.sqlite"):
-        monkeypatch.setattr(f"outbox_tasks.{module}.MESSAGE_BYTES", 200_000)
-    app.write(1, text=300_000 * "x")
-    good = app.write(1)
-    assert run(feeds, app.source, storage) == Bridged(copied=2, dead=1)
-    assert ids(box)[1:] == good
-    assert box.value("SELECT octet_length(payload) FROM outbox_messages ORDER BY seq LIMIT 1") == 100_000
-    assert "bytes, over the 200,000 that can be copied" in box.value("SELECT error FROM outbox_trouble")
-    assert app.left() == 0
-
-
 def test_odd_ids_and_numbers_stop_nobody(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
     app.database.execute(f"INSERT INTO outbox_feed (id, message) VALUES (CAST(x'{36 * 'ff'}' AS text), '{{}}')")
     with pytest.raises(sqlite3.IntegrityError):

@@ -19,7 +19,6 @@ from outbox_tasks import Message, Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import FEED_TASK
 from outbox_tasks.errors import (
-    Autocommit,
     FeedCantCancel,
     FeedMissing,
     InvalidMessage,
@@ -218,14 +217,6 @@ class TestRefused:
             with pytest.raises(FeedCantCancel, match=f"{id} was not taken back"):
                 outbox.cancel(connection, id)
         assert found(place) == {id}
-
-    def test_a_connection_that_commits_each_statement(self, place: Place, outbox: Outbox) -> None:
-        level = place.engine.execution_options(isolation_level="AUTOCOMMIT")
-        if place.dialect == "sqlite":  # whose engine begins transactions itself
-            level = create_engine(place.engine.url, isolation_level="AUTOCOMMIT")
-        with level.begin() as connection, pytest.raises(Autocommit):
-            outbox.publish(connection, "order.created", {})
-        assert found(place) == set()
 
     def test_an_outbox_without_a_feed_says_that_feeds_are_there(self, place: Place, settings: MakeSettings) -> None:
         if place.dialect == "postgresql":

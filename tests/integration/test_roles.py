@@ -40,8 +40,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 WORK: dict[Kind, str] = {
     "writer": "write/publish write/publish_one write/publish_once write/cancel",
-    "worker": "supervised write/first write/publish claim/expire deliver/give_back deliver/vain"
-    " -supervised/handed_over",
+    "worker": "supervised write/first write/publish claim/expire deliver/give_back deliver/vain",
     "relay": "act alert claim deliver doctor feeds find inbox keep look report supervised traffic"
     " -act/begin -act/edit -supervised/retry",
     "operator": "act archive audit claim/probe claim/wake doctor find look traffic",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from uuid import uuid4
 
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.doctoring import beats, found
 
-CODES = ("tasks_unsupervised", "tasks_wait", "tasks_with_the_relay")
+CODES = ("tasks_unsupervised", "tasks_wait")
 SHOP = {"shop": {"url": "celery://?queue=shop&broker=redis://localhost:1/0", "confirm": "run"}}
 
 
@@ -45,8 +47,14 @@ def test_tasks_that_wait_for_long(settings: MakeSettings, rows: Rows) -> None:
     assert "2 tasks of shop wait in the queue shop, the first for 15 min; sent again: 1." in wait.fact
 
 
-def test_supervised_tasks_on_the_relays_broker(settings: MakeSettings, rows: Rows, broker_url: str) -> None:
-    own = {"shop": {"url": "celery://?queue=shop", "confirm": "run"}}
-    assert set(found(settings(destinations=own, broker_url=broker_url), *CODES)) == {"tasks_with_the_relay"}
-    sent = {"shop": {"url": "celery://?queue=shop"}}
-    assert found(settings(destinations=sent, broker_url=broker_url), *CODES) == {}
+def test_a_stored_task_says_its_queue_or_hides_none_of_the_others(store: Store, rows: Rows) -> None:
+    envelopes = [
+        json.dumps({"declare": [{"queue": {"name": "mails"}}], "exchange": "x", "routing_key": "r"}),
+        json.dumps({"declare": [], "exchange": "", "routing_key": "mails", "headers": {"note": "\0 and \\u0000"}}),
+        json.dumps({"declare": [], "exchange": "x", "routing_key": "r"}),
+        *("{", "5", '{"queue": "\\ud800"}', "[" * 60_000),
+    ]
+    for envelope in envelopes:
+        rows.insert(2, headers={"celery-message": envelope}, handed_at=seconds_from_now(-9), begun=False)
+    found = store.ask("supervised/handed_over.sql", asked='[{"destination": "orders", "queue": "celery"}]')
+    assert {row[:3] for row in found} == {("orders", "mails", 4), ("orders", None, 10)}

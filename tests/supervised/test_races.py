@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
-import threading
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 
-from outbox_tasks.model import LeasedMessage, Outcome, content
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.takes import Batch
-from outbox_tasks.supervised.store import Begun, Run, Runs
-from tests.conftest import MakeSettings, eventually
+from outbox_tasks.supervised.store import Begun, Runs
+from tests.conftest import eventually
 from tests.storage.conftest import Box
-from tests.storage.race import Died, Transaction, race
 from tests.storage.relaying import storage as storage
 from tests.supervised.test_verbs import runs as runs
 from tests.supervised.verbs import (
@@ -198,84 +192,3 @@ def test_what_is_held_while_the_run_before_it_ends_is_not_forgotten(
         assert runs.done(run)
     hand_over(storage)
     assert [box.where(1), box.where(2)[:1]] == [["sent"], ["runs"]]
-
-
-class Broker:
-    """Has copies of tasks, and sometimes loses or repeats one. Sends fail; relays and workers die."""
-
-    def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.lock = threading.Lock()
-        self.copies: deque[tuple[str, str]] = deque()
-        self.ended: Counter[str] = Counter()
-        self.begun: dict[str, list[str]] = defaultdict(list)
-
-    def fate(self) -> float:
-        with self.lock:
-            return self.chance.random()
-
-    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        outcomes = []
-        for message in messages:
-            fate = self.fate()
-            copy = (message.id, content(message.payload, message.headers))
-            if fate < 0.9:
-                self.copies += [copy] * (2 if fate < 0.1 else 1)
-            outcomes.append(Outcome.outage("down", "no answer") if fate > 0.85 else Outcome.handed(100))
-        if self.fate() < 0.03:
-            raise Died
-        return outcomes
-
-    def work(self, runs: Runs) -> None:
-        """Run a copy, in one of the ways in which that may go."""
-        try:
-            id, said = self.copies.popleft()
-        except IndexError:
-            threading.Event().wait(0.002)
-            return
-        run = Run(id, str(uuid4()))
-        began = runs.begin(run, said, 60)
-        if began is None:
-            return
-        if began.key:
-            self.begun[began.key].append(id)
-        fate = self.fate()
-        if fate < 0.1:
-            return  # the worker is killed
-        if fate < 0.2:
-            runs.retry(run, {"text": f"[{fate}]", "headers": {}, "content_type": "x"}, 0, "OSError", "busy")
-        elif fate < 0.25 and runs.requeue(run, 100):
-            self.copies.append((id, said))
-        elif runs.discard(run, "ignored", "") if fate < 0.35 else runs.done(run):
-            with self.lock:
-                self.ended[id] += 1
-
-
-def test_every_task_ends_once_and_those_of_a_key_in_order(box: Box, settings: MakeSettings) -> None:
-    destinations = {"orders": {"url": "celery://?task=a.b", "confirm": "run", "max_attempts": 100}}
-    made = settings(database_schema=box.schema, destinations=destinations, breaker_failures=10**6)
-    storages, workers = [Store.connect(made) for _ in range(2)], [Runs.connect(made) for _ in range(3)]
-    broker, chance = Broker(1), random.Random(1)
-    keys = [None, None, "a", "b", "c"]
-    plans = [
-        [Transaction([{"key": key} if (key := chance.choice(keys)) else {} for _ in range(chance.randint(1, 10))],
-                     chance.random() / 20, rolled_back=chance.random() < 0.1) for _ in range(10)]
-        for _ in range(4)
-    ]  # fmt: skip
-
-    def lose() -> None:
-        threading.Event().wait(0.5)
-        with psycopg.connect(box.url, autocommit=True) as connection:
-            connection.execute(
-                f"UPDATE {box.schema}.outbox_runs SET locked_until = now() WHERE random() < 0.5".encode()
-            )
-
-    others = [lambda runs=runs: broker.work(runs) for runs in workers]
-    written = race(box, storages, broker, plans, [*others, lose])
-    for one in (*storages, *workers):
-        one.close()
-    assert len(broker.ended) == sum(broker.ended.values()) == written
-    number = {str(id): seq for id, seq in box.rows("SELECT id, seq FROM outbox_messages")}
-    for ids in broker.begun.values():
-        numbers = [number[id] for id in ids]
-        assert numbers == sorted(numbers)

@@ -171,6 +171,22 @@ def test_its_own_retry_says_what_the_new_copy_says(box: Box, storage: Store, run
     assert runs.begin(run_of(box, 1), content(b"[1]", COPY["headers"]), 60) is not None  # type: ignore[arg-type]
 
 
+def test_a_task_that_a_worker_does_not_know_comes_again_soon(box: Box, storage: Store, runs: Runs) -> None:
+    box.write(1)
+    hand_over(storage)
+    id = run_of(box, 1).id
+    assert not runs.unknown(id, "another content", "a worker")
+    assert runs.unknown(id, SAME, "a worker")
+    left = "SELECT date_part('epoch', locked_until - clock_timestamp()) FROM outbox_runs"
+    assert box.value(left) <= 1
+    assert not runs.unknown(id, SAME, "a worker"), "it is due sooner already"
+    assert box.value("SELECT history -> 0 ->> 'what' FROM outbox_trouble") == "not known"
+    run_out(box)
+    assert hand_over(storage) == 1
+    assert runs.unknown(id, SAME, "a worker")
+    assert 1 < box.value(left) <= 2, "each time it waits twice as long"
+
+
 class TestBeginBeforeTheRelayHasSettled:
     def test_it_leaves_the_others_of_its_batch(self, box: Box, storage: Store, runs: Runs) -> None:
         box.write(3)

@@ -125,7 +125,6 @@ def test_no_other_transport_is_taken_for_redis() -> None:
         taking = SimpleNamespace(channel=channel)
         consumer: Any = SimpleNamespace(task_consumer=taking, event_dispatcher=None, connection=connection)
         assert internals.redis_length(channel, "any") is None
-        assert internals.redis_unacked(channel) is None
         internals.wrap_redis_read(consumer, pytest.fail)
         internals._close_redis(consumer)
 

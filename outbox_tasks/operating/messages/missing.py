@@ -9,7 +9,6 @@ from uuid import UUID
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import where
 from outbox_tasks.operating.audit import deed
-from outbox_tasks.satellites import satellites
 from outbox_tasks.text import moment, one_line, redacted, shell_line, some, span
 
 
@@ -24,8 +23,6 @@ def reasons(database: Database, text: str, *, event_type: bool) -> Iterator[str]
         yield f"At {moment(act.at)} {one_line(act.who)} did this to it: {deed(act._asdict())}."
     yield _uncommitted(database)
     yield from _gone(database, id)
-    for each in satellites().values():
-        yield from each.whereabouts(database)
     yield from _elsewhere(database)
     if id is None:
         yield (

@@ -54,7 +54,6 @@ FOLLOWS_THERE: dict[str, set[str]] = {
     "limited": {"stale"},
     "destination_unknown": {"stale"},
     "dead_letters": {"keys_blocked"},
-    "feed_away": {"feed_fails", "feed_late"},
     "feed_fails": {"feed_late"},
 }
 """The same, where both are about one destination or feed."""
