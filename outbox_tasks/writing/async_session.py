@@ -23,7 +23,6 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from outbox_tasks.errors import PublishedTooLate, UnsupportedSession
-from outbox_tasks.writing.internals import as_if_flushing
 
 WAKE = "outbox_tasks.wake"
 """Key of `Session.info`: the nudges to call after the next commit, as keys of a dict."""
@@ -108,8 +107,7 @@ def defer(session: Session, of: Table, insert: Insert, rows: list[Any]) -> None:
 def engine_of(session: Session, of: Table) -> Engine | Connection:
     """Where the session writes to a table: a session with replicas reads elsewhere. Raises `UnsupportedSession`."""
     try:
-        with as_if_flushing(session):
-            return session.get_bind(clause=_write_to(of))
+        return session.get_bind(clause=_write_to(of))
     except UnboundExecutionError as error:
         reason = (
             f"it has no engine for {of.name}: its `binds` name other classes and tables. Give it a `bind=` for the "
@@ -144,8 +142,7 @@ def _joined(session: Session, transaction: SessionTransaction, connection: Conne
 def _begun(session: Session, transaction: SessionTransaction) -> None:
     if transaction.nested and transaction.parent is not None and WAITING in session.info:
         parent = transaction.parent
-        with as_if_flushing(session):
-            session.info[WAITING].write_out(lambda table: parent.connection(None, clause=_write_to(table)))
+        session.info[WAITING].write_out(lambda table: parent.connection(None, clause=_write_to(table)))
 
 
 @event.listens_for(Session, "before_commit")

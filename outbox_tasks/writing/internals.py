@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import Connection
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+    pass
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]
@@ -55,17 +54,6 @@ def raise_as_sqlalchemy(connection: Connection, error: BaseException, text: str,
     """SQLAlchemy's own way to raise its errors, and to part with lost connections: it has no public one."""
     of_driver = isinstance(error, connection.dialect.loaded_dbapi.Error)
     connection._handle_dbapi_exception(error, text if of_driver else None, values, cursor, None)
-
-
-@contextmanager
-def as_if_flushing(session: Session) -> Iterator[None]:
-    """`Session._flushing`: a session's own `get_bind` knows by this mark that the ORM writes. So does the example in
-    SQLAlchemy's documentation."""
-    before, session._flushing = session._flushing, True
-    try:
-        yield
-    finally:
-        session._flushing = before
 
 
 def can_await() -> bool:

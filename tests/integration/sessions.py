@@ -57,6 +57,9 @@ class Driver:
     def publish(self, *messages: Message) -> list[UUID]:
         return self.outbox.publish_many(self.session, messages)
 
+    def cancel(self, id: UUID) -> bool:
+        return self.outbox.cancel(self.session, id)
+
     def savepoint(self) -> None:
         self._savepoints.append(self.session.begin_nested())
 
@@ -88,6 +91,14 @@ class AsyncDriver(Driver):
             await self.session.begin()
 
         self._run(begin())
+
+    def cancel(self, id: UUID) -> bool:
+        async def cancel() -> bool:
+            taken: bool = await self.outbox.cancel(self.session, id)
+            return taken
+
+        taken: bool = self._run(cancel())
+        return taken
 
     def savepoint(self) -> None:
         async def begin() -> Any:

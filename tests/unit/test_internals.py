@@ -27,7 +27,6 @@ from kombu.transport import azurestoragequeues, pyamqp, redis
 from packaging.version import Version
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
 from outbox_tasks.broker import internals
@@ -201,14 +200,6 @@ def test_sqlalchemy_raises_errors_of_the_driver_as_its_own(error: Exception, rai
 
     with create_engine("sqlite://").connect() as connection, pytest.raises(raised):
         execute(connection)
-
-
-def test_a_session_is_marked_while_it_flushes() -> None:
-    assert calls(Session.flush, "_flushing")
-    session = Session()
-    with of_writing.as_if_flushing(session), of_writing.as_if_flushing(session):
-        assert session._flushing
-    assert not session._flushing
 
 
 def test_sqlalchemy_can_await_in_its_greenlets_only() -> None:

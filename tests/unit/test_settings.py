@@ -39,11 +39,7 @@ class TestLimits:
         ("values", "limits"),
         [
             ({}, (18, 25, 40)),
-            ({"statement_timeout": 0}, (18, 25, 40)),
-            ({"send_timeout": 1}, (18, 25, 40)),
-            ({"queue_lease": 600}, (18, 25, 40)),
             ({"send_timeout": 34}, (45, 62.5, 100)),
-            ({"send_timeout": 1, "statement_timeout": 0.5, "queue_lease": 12}, (3.6, 5, 8)),
             ({"send_timeout": 2, "statement_timeout": 1, "queue_lease": 5}, (4.5, 6.25, 10)),
         ],
     )
@@ -76,12 +72,6 @@ class TestLimits:
 
 
 class TestContradictions:
-    def test_are_refused_with_the_setting_its_value_and_the_rule(self) -> None:
-        with pytest.raises(ConfigurationError) as caught:
-            Settings(backoff_cap=0.9)
-        assert str(caught.value) == "Setting backoff_cap = 0.9 is not usable: it must be at least backoff_base (1)"
-        assert Settings(backoff_cap=1).backoff_cap == 1
-
     @pytest.mark.parametrize(
         ("values", "rule"),
         [
@@ -125,6 +115,14 @@ def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], setting: st
 
 
 class TestUnknownKeys:
+    def test_json_that_is_none_is_refused_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for setting in ("destinations", "routes"):
+            with monkeypatch.context() as patch:
+                patch.setenv(f"OUTBOX_{setting.upper()}", f'{{"orders": {{"url": "{SECRET}"}}')
+                with pytest.raises(ConfigurationError, match=f"Setting {setting} .*must be written as JSON") as caught:
+                    Settings()
+                assert SECRET not in str(caught.value)
+
     def test_as_keywords_are_errors(self) -> None:
         with pytest.raises(ConfigurationError, match="no such setting; did you mean claim_interval") as caught:
             Settings(claim_intervall=3)
@@ -189,12 +187,6 @@ class TestSources:
         monkeypatch.setenv("OUTBOX_ROUTES", json.dumps({"order.*": ["env", "file"]}))
         made = Settings()
         assert made.routed("order.created") == ["env", "file"]
-
-    @pytest.mark.parametrize("setting", ["destinations", "routes"])
-    def test_invalid_json_is_refused(self, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
-        monkeypatch.setenv(f"OUTBOX_{setting.upper()}", "{orders: a")
-        with pytest.raises(ConfigurationError, match=f"Setting {setting} .*must be written as JSON"):
-            Settings()
 
     def test_another_file_can_be_named(self, empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         other = empty_directory / "other.toml"
@@ -284,12 +276,6 @@ class TestCredentials:
         with pytest.raises(ConfigurationError) as caught:
             Settings(**values)
         assert SECRET not in f"{caught.value} {caught.value.facts}"
-
-    def test_are_not_in_the_error_for_bad_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OUTBOX_DESTINATIONS", f'{{"orders": {{"url": "{self.URL}"}}')
-        with pytest.raises(ConfigurationError) as caught:
-            Settings()
-        assert SECRET not in str(caught.value)
 
 
 def test_a_wrong_setting_of_a_feed_is_named() -> None:
