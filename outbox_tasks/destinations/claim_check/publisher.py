@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +24,6 @@ from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import said, without_login, without_secrets
-
-CONTENT_TYPE_OPTIONS = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}
-"""What clients that can store a content type call it, by scheme."""
 
 
 class ClaimCheckPublisher:
@@ -57,10 +54,9 @@ class Storage:
     def __init__(self, destination: Destination, timeout: float) -> None:
         """Raises `NotInstalled` or `ConfigurationError`; connects to nothing."""
         self._url, self._limit, self._timeout = str(destination.claim_check), destination.max_bytes, timeout
-        self._scheme = self._url.partition("://")[0]
         self._place = without_login(self._url)
         # So many payloads are stored at the same time, if the client can do that.
-        self._threads = 8 if _client(destination.name, self._scheme, self._place).async_impl else 1
+        self._threads = 8 if _client(destination.name, self._url.partition("://")[0], self._place).async_impl else 1
         self._opened = PerProcess(self._open)
         self._busy: list[threading.Thread] = []
 
@@ -106,8 +102,7 @@ class Storage:
         if getattr(storage, "local_file", False):
             _write(Path(root), message.id, message.payload)
         else:
-            typed = _typed(self._scheme, message.content_type)
-            storage.pipe_file(f"{root.rstrip('/')}/{message.id}", message.payload, **typed)
+            storage.pipe_file(f"{root.rstrip('/')}/{message.id}", message.payload)
 
     def _open(self) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
@@ -135,12 +130,6 @@ def _client(destination: str, scheme: str, place: str) -> Any:
     except ValueError as error:
         setting, rule = f"destinations.{destination}.claim_check", f"fsspec knows no storage {scheme}://"
         raise ConfigurationError(setting=setting, value=place, rule=rule) from error
-
-
-def _typed(scheme: str, content_type: str) -> Mapping[str, str]:
-    """The content type, if the client can store one and the storage would accept it."""
-    fits = content_type and content_type.isascii() and content_type.isprintable()
-    return {CONTENT_TYPE_OPTIONS[scheme]: content_type} if fits and scheme in CONTENT_TYPE_OPTIONS else {}
 
 
 def _write(directory: Path, name: str, payload: bytes) -> None:
