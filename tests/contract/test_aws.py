@@ -66,13 +66,6 @@ def test_an_attribute_that_sqs_would_refuse_is_dead_before(target: Counterpart) 
     assert all(value for arrived in target.raw() for value in values(arrived).values())
 
 
-def test_divides_batches_by_their_size(target: Counterpart) -> None:
-    """Ten of these are 2 MB; a request takes one."""
-    payloads = [b'{"n": %d, "x": "%s"}' % (n, b"x" * 200_000) for n in range(10)]
-    assert published(target, *(message(n, payload=payload) for n, payload in enumerate(payloads))) == [SENT] * 10
-    assert sorted(numbers(target)) == list(range(10))
-
-
 def test_finds_the_message_for_which_a_whole_batch_was_refused(target: Counterpart) -> None:
     target.url(target.place)
     where = target.client("sqs").get_queue_url(QueueName=target.place)["QueueUrl"]

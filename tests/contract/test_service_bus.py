@@ -52,11 +52,6 @@ class TestTheWire:
         }  # fmt: skip
         assert arrived.message_annotations == {b"x-opt-partition-key": b"k"}
 
-    def test_a_batch_is_one_delivery_in_order(self, target: Counterpart) -> None:
-        assert published(target, *(message(n, key=f"k{n}") for n in range(100))) == [SENT] * 100
-        assert sizes(target) == [100]
-        assert numbers(target) == list(range(100))
-
     @pytest.mark.parametrize("wrong", [{"headers": {"a": "\ud800"}}, {"key": "\ud800"}, {"content_type": "\ud800"}])
     def test_a_text_that_is_not_unicode_is_dead(self, target: Counterpart, wrong: dict[str, Any]) -> None:
         outcomes = published(target, message(0), message(1, **wrong), message(2))
@@ -160,13 +155,6 @@ class TestCredentials:
 
 
 class TestTls:
-    def test_a_file_that_is_not_there_may_come(self, target: Counterpart) -> None:
-        url = target.url(target.place).partition("?")[0] + "?ca_file=/nowhere/ca.pem"
-        with closing(loaded(url)) as publisher:
-            outcome, dead = sent_by(publisher, message(), message(headers={"n": 5}))
-        assert (outcome.result, outcome.code, dead.code) == (Result.OUTAGE, "connection", "bad_headers")
-        assert "/nowhere/ca.pem" in str(outcome.error)
-
     def test_the_emulator_is_spoken_to_without(self, target: Counterpart) -> None:
         with closing(loaded(target.emulator_url(target.place))) as publisher:
             assert publisher.publish([message(0), message(1)]) == [SENT] * 2
