@@ -126,18 +126,20 @@ def is_green(destination: Destination) -> bool:
 
 def batch_size_of(destination: Destination) -> int:
     """Most messages that one call of `publish` to a destination gets."""
-    try:
-        return int(getattr(kind_of(destination), "batch_size", BATCH_SIZE))
-    except OutboxError:  # nothing can be sent: the outcomes will say so
-        return BATCH_SIZE
+    return int(_says(destination, "batch_size", BATCH_SIZE))
 
 
 def keeps_order(destination: Destination) -> bool:
     """Whether one call of `publish` to a destination may get several messages of a key."""
+    return destination.claim_check is None and bool(_says(destination, "keeps_order", False))
+
+
+def _says(destination: Destination, name: str, default: Any) -> Any:
+    """What the class of a destination's publisher says of itself."""
     try:
-        return destination.claim_check is None and getattr(kind_of(destination), "keeps_order", False)
-    except OutboxError:
-        return False
+        return getattr(kind_of(destination), name, default)
+    except OutboxError:  # nothing can be sent: the outcomes will say so
+        return default
 
 
 def outcomes_of(

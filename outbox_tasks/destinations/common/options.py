@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -57,7 +56,9 @@ def read(destination: Destination, known: Options, *, prefix: str = "") -> dict[
             continue
         kind = known.get(name) or known.get(name.partition(".")[0] + ".")
         if kind is None:
-            raise destination.unusable(_unknown(destination.scheme, name, known))
+            # The name stays hidden: where a password has a question mark, the name is a part of the password.
+            rule = f"it has an unknown option. The options of {destination.scheme}:// URLs are {', '.join(known)}"
+            raise destination.unusable(rule)
         try:
             if not kind.pattern.fullmatch(text):
                 raise ValueError
@@ -78,10 +79,3 @@ def check(destination: Destination, *rules: tuple[object, str]) -> None:
     for holds, rule in rules:
         if not holds:
             raise destination.unusable(rule)
-
-
-def _unknown(scheme: str, name: str, known: Options) -> str:
-    # The name itself stays hidden: where a password has a question mark, the name is a part of the password.
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f" Did you mean {near[0]}?" if near else ""
-    return f"it has an unknown option.{meant} The options of {scheme}:// URLs are {', '.join(known)}"

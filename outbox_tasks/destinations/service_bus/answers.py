@@ -11,17 +11,19 @@ from azure.servicebus import exceptions as azure
 
 from outbox_tasks.model import Outcome, Result
 
-TROUBLE: tuple[tuple[tuple[type[Exception], ...], Result, str], ...] = (
-    ((azure.OperationTimeoutError, TimeoutError), Result.OUTAGE, "timeout"),
-    ((azure.ServiceBusAuthorizationError,), Result.OUTAGE, "unauthorized"),
-    ((ClientAuthenticationError,), Result.OUTAGE, "unauthorized"),  # azure-identity has found no credentials
-    ((azure.MessagingEntityNotFoundError,), Result.OUTAGE, "unroutable"),
-    ((azure.MessagingEntityDisabledError,), Result.OUTAGE, "disabled"),
-    ((azure.ServiceBusQuotaExceededError,), Result.OUTAGE, "full"),
-    ((azure.ServiceBusServerBusyError,), Result.RETRY, "throttled"),
-    ((azure.MessageSizeExceededError,), Result.DEAD, "too_large"),
-    ((azure.ServiceBusCommunicationError, OSError), Result.OUTAGE, "connection"),
-)
+TROUBLE: dict[type[BaseException], tuple[Result, str]] = {
+    azure.OperationTimeoutError: (Result.OUTAGE, "timeout"),
+    azure.ServiceBusAuthorizationError: (Result.OUTAGE, "unauthorized"),
+    azure.MessagingEntityNotFoundError: (Result.OUTAGE, "unroutable"),
+    azure.MessagingEntityDisabledError: (Result.OUTAGE, "disabled"),
+    azure.ServiceBusQuotaExceededError: (Result.OUTAGE, "full"),
+    azure.ServiceBusServerBusyError: (Result.RETRY, "throttled"),
+    azure.MessageSizeExceededError: (Result.DEAD, "too_large"),
+    azure.ServiceBusCommunicationError: (Result.OUTAGE, "connection"),
+    ClientAuthenticationError: (Result.OUTAGE, "unauthorized"),  # azure-identity has found no credentials
+    TimeoutError: (Result.OUTAGE, "timeout"),
+    OSError: (Result.OUTAGE, "connection"),
+}
 """Exceptions → outcome and code; the first that fits counts. Any other goes by its condition, below."""
 
 CONDITIONS: dict[str, tuple[Result, str]] = {
@@ -45,9 +47,6 @@ STATUSES = {
 }
 """The answers to a token that is not accepted."""
 
-TRANSIENT = ("detached", "internal_error", "throttled", "timeout")
-"""Codes that say nothing about the contents of a batch."""
-
 SESSIONS = re.compile(r"session", re.IGNORECASE)
 """Found in the error for a message without the session that it needs. A batch with several sessions may get the same
 error."""
@@ -58,9 +57,9 @@ def outcome_of(error: BaseException) -> Outcome:
     chain = list(_chain(error))
     condition = next(filter(None, (_text(getattr(cause, "condition", None)) for cause in chain)), "")
     for cause in chain:  # the client wraps exceptions that it does not know
-        for kinds, result, code in TROUBLE:
-            if isinstance(cause, kinds):
-                return _outcome(result, code, error)
+        for kind, known in TROUBLE.items():
+            if isinstance(cause, kind):
+                return _outcome(*known, error)
     for cause in chain:
         status = getattr(cause, "status_code", None)
         if isinstance(status, int):  # the answer to the token

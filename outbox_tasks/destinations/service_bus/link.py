@@ -30,11 +30,6 @@ class Entry(NamedTuple):
     nth: int
     message: ServiceBusMessage
 
-    @property
-    def partition(self) -> str:
-        """A partitioned entity refuses a batch whose messages differ in this. Without a key, any partition will do."""
-        return str(self.message.session_id or self.message.partition_key or "")
-
 
 class Link:
     """A client with one sender, for one thread at a time."""

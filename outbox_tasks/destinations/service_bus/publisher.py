@@ -16,7 +16,7 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
 from outbox_tasks.destinations.common.in_time import in_time
-from outbox_tasks.destinations.service_bus.answers import SESSIONS, TRANSIENT, is_for_all, outcome_of
+from outbox_tasks.destinations.service_bus.answers import SESSIONS, is_for_all, outcome_of
 from outbox_tasks.destinations.service_bus.link import Entry, Link
 from outbox_tasks.destinations.service_bus.url import address_of
 from outbox_tasks.errors import PermanentError
@@ -76,8 +76,6 @@ class ServiceBusPublisher:
         self._address = address_of(destination)
         self._timeout = settings.send_timeout
         self._outgoing = partial(outgoing, source=settings.source, sessions=self._address.sessions)
-        self._mixed = True
-        """Whether a batch may have several keys. Partitioned entities refuse that, and only the refusal tells."""
         self._link = PerProcess(partial(Link, self._address, self._timeout))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
@@ -127,24 +125,14 @@ class ServiceBusPublisher:
             dead = outcome.result is Result.DEAD  # it concerns the queue or topic, not a message
             sending.ended = Outcome.outage("unroutable", outcome.error or "") if dead else outcome
         try:
-            for group in self._together(entries):
-                for members, batch in link.fitting(group) if sending.ended is None else ():
-                    self._send(link, members, batch, sending)
+            for members, batch in link.fitting(entries) if sending.ended is None else ():
+                self._send(link, members, batch, sending)
         except Exception as error:
             sending.ended = outcome_of(error)
         finally:
             link.given_up |= sending.lost
             if link.given_up:
                 link.close()
-
-    def _together(self, entries: Sequence[Entry]) -> list[Sequence[Entry]]:
-        """What may be in one batch."""
-        if self._mixed:
-            return [entries]
-        groups: dict[str, list[Entry]] = {}
-        for entry in entries:
-            groups.setdefault(entry.partition, []).append(entry)
-        return list(groups.values())
 
     def _send(self, link: Link, members: Sequence[Entry], batch: ServiceBusMessageBatch | None, sending: Round) -> None:
         if sending.ended is not None:
@@ -168,9 +156,6 @@ class ServiceBusPublisher:
         for entry in members:
             del sending.outcomes[entry.nth]
         self._send_each(link, members, sending)
-        taken = all(sending.outcomes.get(entry.nth) == Outcome.sent() for entry in members)
-        if taken and outcome.code not in TRANSIENT and len({entry.partition for entry in members}) > 1:
-            self._mixed = False
 
     def _send_each(self, link: Link, members: Sequence[Entry], sending: Round) -> None:
         for entry in members:

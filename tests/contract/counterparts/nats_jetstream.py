@@ -19,7 +19,6 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer
-from tests.conftest import eventually
 from tests.contract.counterparts import Received
 from tests.contract.own_server import EmbeddedCounterpart
 
@@ -77,14 +76,6 @@ class Counterpart(EmbeddedCounterpart):
     @classmethod
     def missing(cls) -> str | None:
         return None if shutil.which("nats-server") else "the program nats-server is not installed"
-
-    def freeze(self) -> None:
-        super().freeze()
-        # A process stops thread by thread, and nats-server has many.
-        threads = Path(f"/proc/{self.server.pid}/task")
-        eventually(
-            lambda: all(file.read_text().rpartition(")")[2].split()[0] == "T" for file in threads.glob("*/stat"))
-        )
 
     def url(self, place: str) -> str:
         self.ask(lambda stream: stream.add_stream(name=place, subjects=[place, f"{place}.>"]))

@@ -10,8 +10,7 @@ partition keys. As in Azure, a token for the queue must be put to `$cbs` first, 
 and what is larger than a message may be ends the link.
 
 A message whose subject is `reject CONDITION`, `detach CONDITION` or `close CONDITION` is refused with this error, or
-ends the link or the connection with it; `once CONDITION` refuses it for the first time, `silent` has no answer. Without
-a CONDITION it is `amqp:…-forced`.
+ends the link or the connection with it; `silent` has no answer. Without a CONDITION it is `amqp:…-forced`.
 
 At the port CONTROL, a line of JSON is answered with one: `{"told": place}` with the deliveries of a place, each a list
 of base64 messages, and `{"drop": place}` after all links to it were ended, as Azure does with idle ones.
@@ -49,8 +48,6 @@ BATCH_FORMAT = 0x80013700
 WINDOW, CREDIT = 5000, 1000
 
 deliveries: dict[str, list[list[bytes]]] = defaultdict(list)
-known: set[tuple[str, Any]] = set()
-"""Place and id of each message that was looked at."""
 links: dict[str, set[tuple[Connection, int]]] = defaultdict(set)
 
 
@@ -231,9 +228,7 @@ class Connection:
         """Whether this message is to be answered. Raises `Refused`."""
         properties: Any = message.properties or Properties()
         how, _, condition = text(properties.subject).partition(" ")
-        first = how == "once" and (place, properties.message_id) not in known
-        known.add((place, properties.message_id))
-        if first or how in ("reject", "detach", "close"):
+        if how in ("reject", "detach", "close"):
             forced = {"detach": "amqp:link:detach-forced", "close": "amqp:connection:forced"}
             raise Refused(condition or forced.get(how, "amqp:internal-error"), f"{how} was asked for", ends=how)
         if place.startswith("sessions") and properties.group_id is None:
