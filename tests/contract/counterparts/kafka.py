@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 import socket
-import struct
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,10 +27,10 @@ class Counterpart(ChildCounterpart):
 
     def __init__(self) -> None:
         super().__init__()
-        self.port = free_port()
+        self.port, self.control_port = free_port(), free_port()
 
     def launch(self) -> Child:
-        return Child.start("Kafka", [sys.executable, str(SCRIPT), str(self.port)])
+        return Child.start("Kafka", [sys.executable, str(SCRIPT), str(self.port), str(self.control_port)])
 
     def answers(self) -> bool:
         return listens(self.port)
@@ -42,18 +41,14 @@ class Counterpart(ChildCounterpart):
     def url_at(self, port: int) -> str:
         return f"kafka://127.0.0.1:{port}/{self.place}"
 
-    def wrong_password_url(self, place: str) -> str:
-        return self.url(place).replace("://", "://teller:wrong@")
-
     def unroutable_url(self, place: str) -> str:
         return self.url("missing")
 
     def answer(self, api: int, *errors: int) -> None:
         """Let the server answer its next requests of this API with these errors."""
-        request = struct.pack(">hhi", -1, 0, 1) + json.dumps({"api": api, "errors": errors}).encode()
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as control:
-            control.sendall(struct.pack(">i", len(request)) + request)
-            assert control.recv(8) == struct.pack(">ii", 4, 1)
+        with socket.create_connection(("127.0.0.1", self.control_port), timeout=5) as control:
+            control.sendall(json.dumps({"api": api, "errors": errors}).encode() + b"\n")
+            assert control.recv(1) == b"", "it closes the connection when it has done so"
 
     def raw(self) -> list[Message]:
         """All messages; those of one partition in its order, whatever their time."""
