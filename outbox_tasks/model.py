@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 MAX_EVENT_TYPE_CHARACTERS = 255
 MAX_KEY_CHARACTERS = 255
@@ -276,9 +276,13 @@ class Verdict:
     code: str | None = None
     error: str | None = None
     token: str | None = None
-    """Of the lease with which a RETRY goes on."""
+    """Of the lease with which a RETRY goes on: a new one."""
     sent: bool = True
     """Whether its send was tried."""
+
+    def __post_init__(self) -> None:
+        if self.step is Step.RETRY:
+            self.token = str(uuid4())
 
 
 TIME_BITS = 0xFFFFFFFF_FFFF_F000 << 64

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 from celery import Task
-from celery.utils.functional import firstmethod
 from kombu import Exchange
 
 from outbox_tasks.broker.broker import Broker, queue_length
@@ -43,12 +42,7 @@ class RelayTask(Task):
 
     @classmethod
     def annotate(cls) -> None:
-        """Apply `task_annotations` for this task's name. Those for all tasks are not meant for the relay."""
-        for name, value in (firstmethod("annotate")(cls.app.annotations, cls) or {}).items():
-            if name.startswith("@"):
-                cls.add_around(name[1:], value)
-            else:
-                setattr(cls, name, value)
+        """The application's `task_annotations` are not meant for the relay."""
 
     def apply_async(
         self,

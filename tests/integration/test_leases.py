@@ -238,14 +238,6 @@ class TestBegin:
         assert begin(store, taken) is None
         assert rows.hot() == before
 
-    def test_a_retry_begins_only_with_its_own_lease(self, store: Store, single: MakeSingle) -> None:
-        taken = single()
-        retry = Verdict(begun(store, taken), Step.RETRY, 0, "busy", "later")
-        settle(store, taken.token, retry)
-        assert begin(store, taken) is None  # the first task, delivered once more
-        assert retry.token
-        assert begun(store, taken._replace(token=retry.token)).attempts == 2
-
 
 class TestSettle:
     def test_a_sent_message_moves_to_the_archive_with_all_columns(
@@ -265,7 +257,7 @@ class TestSettle:
         assert kept.state == "sent"
         assert before.created_at < kept.finished_at <= datetime.now(UTC)
 
-    def test_a_retry_keeps_a_lease_for_its_wait_and_for_the_queue(
+    def test_a_retry_has_a_lease_of_its_own_for_its_wait_and_for_the_queue(
         self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:
         taken = single()
@@ -276,6 +268,8 @@ class TestSettle:
         assert (str(row.lease), row.begun, row.attempts) == (retry.token, False, 1)
         assert (row.last_error_code, row.last_error) == ("busy", "later")
         assert 85 < due_in(rows, taken.id) <= 90
+        assert begin(store, taken) is None  # the first task, delivered once more
+        assert begun(store, taken._replace(token=str(row.lease))).attempts == 2
 
     @pytest.mark.parametrize("step", [Step.SENT, Step.DEAD])  # each has a statement of its own
     @pytest.mark.parametrize(

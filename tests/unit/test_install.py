@@ -277,16 +277,6 @@ def test_our_tasks_do_not_use_the_app_s_task_class(new_app: Callable[..., Celery
     assert not any(hasattr(app.tasks[name], "autoretry_for") for name in TASKS)
 
 
-def test_an_annotation_by_the_name_of_our_task_counts(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
-    heard: list[str] = []
-    own = {"rate_limit": "9/s", "@run": lambda run: lambda *a, **k: heard.append("ran")}
-    app = new_app(task_annotations=[{"*": {"rate_limit": "1/h"}}, {CLAIM_TASK: own}])
-    install(app, settings())
-    assert [app.tasks[name].rate_limit for name in TASKS] == ["9/s", 0, 0, 0, 0]
-    app.tasks[CLAIM_TASK].run()
-    assert heard == ["ran"]
-
-
 def test_a_second_install_changes_nothing(
     new_app: Callable[..., Celery], settings: MakeSettings, caplog: pytest.LogCaptureFixture
 ) -> None:

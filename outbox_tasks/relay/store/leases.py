@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseTooSlow
@@ -42,8 +41,7 @@ class Leases(Database):
         self, token: str, destination: str, verdicts: Sequence[Verdict], *, unhurried: bool = False
     ) -> tuple[set[int], bool]:
         """Record the verdicts on all messages of a lease. Returns the numbers that were still ours, and whether more
-        messages of their keys are due. A message that Celery retries goes on under another token: the verdict says
-        which."""
+        messages of their keys are due."""
         limit = self.settings.unhurried if unhurried else None
         fence = {"token": token, "destination": destination}
         if all(verdict.step is Step.SENT for verdict in verdicts):
@@ -72,7 +70,6 @@ class Leases(Database):
             "error": storable(verdict.error),
         }
         if verdict.step is Step.RETRY:
-            verdict.token = str(uuid4())
             row |= {"token": verdict.token, "wait": verdict.wait + self.settings.queue_lease}
         return row
 
