@@ -14,7 +14,7 @@ sources := outbox_tasks workers beat_schedule.py docs/conf.py $(wildcard tests b
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test weekly mutants search clock fault matrix lint format docs bench package constraints audit \
+.PHONY: help venv demo up quick units test daily weekly mutants search clock fault matrix lint format docs bench package constraints audit \
   clean
 
 help: ## this list
@@ -27,10 +27,16 @@ demo: $(runtime) ## the relay at work on a small order application, with failure
 up: $(runtime) ## database, broker, workers, beat and Flower on this machine, until Ctrl-C
 	@exec $(bin)/outbox-tasks up $(ARGS)
 
-quick: lint ## lint and the unit tests, in less than a minute: for while you work
-	@$(bin)/python -m pytest -n auto --dist loadfile -q tests/unit $(ARGS)
+quick: $(tests) ## lint and the unit tests, in less than a minute: for while you work
+	@$(MAKE) --no-print-directory -j 2 lint units
 
-test: lint ## lint and all tests but the weekly ones (ARGS=-n0: in one process)
+units: $(tests)
+	@$(bin)/python -m pytest -n 2 --dist loadfile -q tests/unit $(ARGS)
+
+test: $(tests) ## lint and all tests but the weekly ones (ARGS=-n0: in one process)
+	@$(MAKE) --no-print-directory -j 2 lint daily
+
+daily: $(tests)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 weekly: $(tests) ## templates, examples, manifests, packages, versions, planted faults, a long soak (ARGS='-k deployment': tests only)

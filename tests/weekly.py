@@ -6,6 +6,7 @@ WEEKLY = """
 examples/
 unit/test_distribution.py
 unit/test_deployment.py
+unit/test_typing.py::test_what_applications_write_passes_strict_pyright
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/coming-over/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/destinations/
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/how-to/

@@ -24,21 +24,6 @@ FAULTS = [
         "a backend shows the results of another one",
     ),
     Fault(
-        BACKEND,
-        '"high" if number > 0 else "low" if number < 0 else "normal"',
-        '"high" if number > 0 else "normal"',
-        TASKS,
-        "an unimportant task goes with all the others",
-    ),
-    Fault(BACKEND, "        self.validate_task(task)\n", "", TASKS, "a task is enqueued that its backend can't run"),
-    Fault(
-        BACKEND,
-        '        if task.queue_name != DEFAULT_TASK_QUEUE_NAME:\n            options["queue"] = task.queue_name\n',
-        "",
-        TASKS,
-        "all tasks go to one queue",
-    ),
-    Fault(
         BACKEND, "    if not isinstance(task, Task):\n", "    if task is None:\n", TASKS, "a row can call any function"
     ),
     Fault(
@@ -62,22 +47,8 @@ FAULTS = [
         TASKS,
         "a task that failed has no end",
     ),
-    Fault(
-        RESULTS,
-        '"last_attempted_at": began[-1]',
-        '"last_attempted_at": began[0]',
-        TASKS,
-        "the second attempt has the time of the first",
-    ),
     Fault(RUN, "        supervised.keeps_value = True\n", "        pass\n", TASKS, "no result is kept"),
     Fault(RUN, "        raise\n", "        return None\n", TASKS, "a task that failed counts as done"),
-    Fault(
-        RUN,
-        "    finally:\n        task_finished",
-        "    if False:\n        task_finished",
-        TASKS,
-        "nobody hears that a task has ended",
-    ),
     Fault(
         PROJECT,
         "        port = int(port) if port else None\n    except ValueError:",

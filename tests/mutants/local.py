@@ -23,7 +23,6 @@ FAULTS = [
         CHILD,
         "the children of a killed process live on",
     ),
-    Fault(PROCESSES, "            self._asked = True\n", "", CHILD, "a process is asked twice to stop"),
     Fault(
         PROCESSES,
         "            self.send_signal(self.stop_signal)",
@@ -40,13 +39,6 @@ FAULTS = [
     ),
     Fault(
         PROCESSES, "                self._read_up_to += len(line)\n", "", CHILD, "up shows each line again and again"
-    ),
-    Fault(
-        PROCESSES,
-        '                if not line.endswith(b"\\n"):  # the rest is still to come\n                    break\n',
-        "",
-        CHILD,
-        "up shows half of a line",
     ),
     Fault(PROCESSES, "log.touch(0o600)", "log.touch()", CHILD, "everybody on the machine reads the logs"),
     Fault(
