@@ -7,7 +7,7 @@ from typing import Any
 PERMISSIONS = (
     ("look", "Can look at the outbox"),
     ("payload", "Can read payloads and headers of messages"),
-    ("act", "Can redrive, discard, edit and cancel messages, and pause destinations"),
+    ("act", "Can redrive, discard and cancel messages, and pause destinations"),
 )
 """Each includes those before it."""
 

@@ -14,7 +14,7 @@ class Role(IntEnum):
     PAYLOAD = 2
     """See payloads and headers too."""
     ACT = 3
-    """Redrive, discard, cancel, edit, pause and resume."""
+    """Redrive, discard, cancel, pause and resume."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,12 @@ from collections.abc import Iterable, Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from outbox_tasks.settings import Settings
-
 CONTENT_TYPE = "application/x-www-form-urlencoded"
 
-FORM_BYTES = 2 * 1024 * 1024
-"""The longest form, unless it holds a payload."""
+FORM_BYTES = 64 * 1024
+"""The longest form."""
 
 Fields = Mapping[str, list[str]]
-
-
-def longest_form(settings: Settings) -> int:
-    """Bytes of the longest form, which has a payload. Encoded for a form, the payload may be three times as long."""
-    return FORM_BYTES + 3 * max((destination.largest for destination in settings.destinations.values()), default=0)
 
 
 def fields_of(items: Iterable[tuple[str, object]]) -> Fields:
@@ -32,7 +25,7 @@ def fields_of(items: Iterable[tuple[str, object]]) -> Fields:
     return fields
 
 
-async def form_of(request: Request, settings: Settings) -> Fields:
+async def form_of(request: Request) -> Fields:
     """The fields of a form. Raises `HTTPException` unless the browser says that the page itself has shown it: another
     site could have sent it in a person's name."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
@@ -40,11 +33,10 @@ async def form_of(request: Request, settings: Settings) -> Fields:
     size = request.headers.get("content-length", "")
     if not (size.isascii() and size.isdigit()):
         raise HTTPException(411, "A form must say how long it is.")
-    longest = longest_form(settings) if request.scope["path"].endswith("/edit") else FORM_BYTES
-    if len(size) > 12 or int(size) > longest:
-        raise HTTPException(413, f"This form is too long: it may have {longest:,} bytes.")
+    if len(size) > 12 or int(size) > FORM_BYTES:
+        raise HTTPException(413, f"This form is too long: it may have {FORM_BYTES:,} bytes.")
     _check_origin(request)
-    return fields_of((await request.form(max_fields=1000, max_part_size=longest)).multi_items())
+    return fields_of((await request.form(max_fields=1000, max_part_size=FORM_BYTES)).multi_items())
 
 
 def _check_origin(request: Request) -> None:

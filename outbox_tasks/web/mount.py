@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
-from outbox_tasks.web.forms import longest_form
+from outbox_tasks.web.forms import FORM_BYTES
 
 HOST_SCOPE = "outbox_tasks.host"
 """In the scope of the page: the scope that the application gave. The hook `who` gets it."""
@@ -111,7 +111,7 @@ class Wsgi:
     """The WSGI application, for Flask, Django and gunicorn. An event loop in a thread runs the ASGI application."""
 
     def __init__(self, app: Asgi, settings: Settings, who: Callable[[Any], Any] | None) -> None:
-        self._who, self._longest_form = who, longest_form(settings)
+        self._who = who
         self._loops = PerProcess(lambda: _Loop(app))
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ class Wsgi:
         size = str(environ.get("CONTENT_LENGTH") or "0")
         size = size if size.isascii() and size.isdigit() and len(size) < 12 else "0"
         body, kind = b"", environ.get("CONTENT_TYPE", "")
-        if 0 < int(size) <= self._longest_form:
+        if 0 < int(size) <= FORM_BYTES:
             body = environ["wsgi.input"].read(int(size))
             if len(body) != int(size):  # a part of a form is no form
                 body, size, kind = b"", "0", ""

@@ -128,7 +128,7 @@ class Page:
             raise HTTPException(404)
         form: Fields = {}
         if request.method == "POST":
-            form = await form_of(request, self.settings)
+            form = await form_of(request)
         visit = Visit(request, form, person, self._shared.get(), self._read_only)
         turns = self._turns.get(None)
         if turns is None:

@@ -15,7 +15,6 @@ from outbox_tasks.web.pages import (
     audit,
     destinations,
     doctor,
-    edit,
     errors,
     keys,
     message,
@@ -67,14 +66,11 @@ ROUTES = [
     Route("GET", "/messages", LOOK, messages.messages, "Messages"),
     Route("GET", "/search", LOOK, search.results),
     Route("GET", "/messages/{id:text}/payload", PAYLOAD, message.payload),
-    Route("GET", "/messages/{id:text}/edit", ACT, edit.edit),
-    Route("POST", "/messages/{id:text}/edit", ACT, edit.save),
     Route("GET", "/messages/{id:text}", LOOK, message.message),
     Route("GET", "/keys", LOOK, keys.keys, "Keys"),
     Route("GET", "/workers", LOOK, workers.workers, "Workers"),
     Route("GET", "/archive", LOOK, archive.archive, "Archive"),
     Route("GET", "/audit", LOOK, audit.audit, "Audit"),
-    Route("GET", "/audit/{entry:text}/payload", PAYLOAD, audit.former_payload),
     Route("GET", "/doctor", LOOK, doctor.doctor, "Doctor", without_tables=True),
 ]
 

@@ -70,7 +70,7 @@ class SignIn:
         return render.go(request, "/")
 
     async def _sign_in(self, request: Request) -> Response:
-        form = await form_of(request, self._settings)
+        form = await form_of(request)
         name, password, place = ((form.get(field) or [""])[0] for field in ("name", "password", "next"))
         if not self._is_right(name, password, _counters(name, request)):
             return self.ask(request, next=place, wrong="This name and this password do not belong together.")
@@ -78,7 +78,7 @@ class SignIn:
         return Response(None, 303, {"Location": place if LOCAL_ADDRESS.fullmatch(place) else render.url(request, "/")})
 
     async def _sign_out(self, request: Request) -> Response:
-        await form_of(request, self._settings)
+        await form_of(request)
         request.session.clear()
         return render.go(request, "/")
 

@@ -120,11 +120,6 @@ class Visit:
         """Send the browser to another page, after a form."""
         return render.go(self.request, path, **query)
 
-    def download(self, content: bytes, name: str) -> Response:
-        """Bytes that a message brought, as a file: no browser shows them as a page. `name` is ASCII."""
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(content, 200, headers, "application/octet-stream")
-
 
 def _first(values: list[str] | None) -> str | None:
     return (values[0].strip() or None) if values else None

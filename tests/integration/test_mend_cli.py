@@ -22,7 +22,7 @@ from outbox_tasks.cli import outbox
 from outbox_tasks.cli.show import shown_payload
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
-from outbox_tasks.operating.messages.payload import laid_out, lossless
+from outbox_tasks.operating.messages.payload import laid_out, lossless, mended
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable
 from tests.conftest import Rows, eventually, seconds_from_now
@@ -128,6 +128,18 @@ class TestShow:
         assert lossless(b'{"a": 1, "b": []}') == ({"a": 1, "b": []}, (", ", ": "))
         for changed in (b'{"a":1.10}', b'{"a":1,"a":2}', b'{ "a":1}', b"{", b"\xff", b'"\\u00e9"'):
             assert lossless(changed) is None
+        edited: list[tuple[bytes, bytes]] = [
+            (b'{"a":1,"b":[1,2]}', b'{"a":7,"b":[1,2]}'),
+            (b'{"a": 1, "b": "\xc3\xbc"}', b'{"a": 7, "b": "\xc3\xbc"}'),
+            (b'{"a":1,  "n":1.10}', b'{"a":7,  "n":1.10}'),
+            (b'{"a":1,"a":2}\n', b'{"a":7,"a":2}\n'),
+            (b"\n 1 line\r\n", b"\n 7 line\r\n"),
+        ]
+        for former, changed in edited:
+            assert mended(former, str(laid_out(former))) == former
+            assert mended(former, str(laid_out(former)).replace("1", "7", 1)) == changed
+        for written in ('{"a": 1.10, "b": 123456789012345678901234567890.5}', "{"):
+            assert mended(b'{"a":1}', written) == written.encode()
         assert printable("a\x1b[31m\tb\nc\u202e") == "a\\x1b[31m\tb\nc\\u202e"
         deep = b"[" * 900 + b"]" * 900
         assert laid_out(b"[" + b",".join([deep] * 100) + b"]") == f"[{','.join([deep.decode()] * 100)}]"

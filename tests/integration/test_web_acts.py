@@ -341,7 +341,6 @@ class TestAct:
             with rows.engine.begin() as connection:
                 entry = connection.execute(insert, {"target": "\u202e%", "facts": facts}).scalar_one()
             assert browser.get(f"/acts/{entry}").status_code == 200, facts
-            assert browser.get(f"/audit/{entry}/payload").status_code in (404, 400), facts
         assert browser.get("/audit").status_code == 200
 
     def test_that_is_not_there(self, browser: Browser, rows: Rows) -> None:

@@ -20,15 +20,13 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import pytest
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 
-from lab.proxy import Proxy
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import Page, Person, Role
 from tests.conftest import Rows, eventually, make_tables, own_schema
-from tests.integration.browsing import Browser
 
 PASSWORD = "correct horse battery"
 FORM = "Content-Type: application/x-www-form-urlencoded"
@@ -259,28 +257,3 @@ def test_the_application_s_session_stays_its_own_and_an_asynchronous_hook_says_w
         assert (status, "ida" in body, "Sign out" in body) == (200, True, False)
         assert "set-cookie" not in headers
     page.close()
-
-
-def test_the_page_says_what_is_wrong_with_the_database_and_recovers(
-    postgres_url: str, engine: Engine, schema: str
-) -> None:
-    url = make_url(postgres_url)
-    with Proxy(url.port or 0) as proxy:
-        far = url.set(port=proxy.port).render_as_string(hide_password=False)
-        page = Page(Settings(database_url=far, database_schema=schema), who=lambda host: Person("anna", Role.ACT))
-        browser = Browser(page)
-
-        def says(status: int, text: str) -> bool:
-            answer = browser.get("/audit")
-            return (answer.status_code, text in answer.text) == (status, True)
-
-        assert says(503, "Run `outbox-tasks init` once")
-        make_tables(engine, schema)
-        assert eventually(lambda: says(200, "<h1"))
-        proxy.refuses = True
-        proxy.reset()
-        assert eventually(lambda: says(503, "can&#39;t serve the outbox"))
-        assert 'id="live" hx-get="/audit"' in browser.get("/audit").text
-        proxy.refuses = False
-        assert eventually(lambda: says(200, "<h1"))
-        page.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from html import unescape
 from typing import Any
@@ -19,7 +18,6 @@ from sqlalchemy import event, func
 from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Page, Role
@@ -30,19 +28,12 @@ EVIL = "<script>alert(1)</script> & \u202e 100%/a?b#c 'q\" \x07"
 """A name as somebody might choose it to harm the page."""
 LONG = "🦊" * 255
 
-DOTS = "a/b/../c/.."
-
 DESTINATIONS = {name: {"url": "redis+stream://localhost/1/x"} for name in ("orders", "mails", EVIL, LONG)}
-
-Open = Callable[..., Page]
 
 
 @pytest.fixture
 def page_settings() -> dict[str, Any]:
     return {"broker_url": None, "destinations": DESTINATIONS}
-
-
-FORMER = b'{"former": "<script>"}'
 
 
 def beat(rows: Rows, name: str, kind: str = "worker", ago: float = 1.0, **facts: Any) -> None:
@@ -111,13 +102,6 @@ class TestStart:
         assert "publish@lost ✗ lost outbox.publish prefork × 4 10 min ago" in words(html)
         assert visit().get("/static/icon.svg").status_code == 200
 
-    def test_the_chart_of_a_destination_says_what_it_shows(self, visit: Visit, rows: Rows) -> None:
-        sent(rows, "orders", sent=1200, retry=3)
-        html = visit().read("/")
-        assert "<title>orders: 1,200 sent and 3 failed in the last 6 hours</title>" in html
-        assert html.count('<path class="sent"') == html.count('<path class="failed"') == 1
-        assert "style=" not in html
-
     def test_of_many_destinations_the_worst_are_shown_and_the_others_found(self, visit: Visit, rows: Rows) -> None:
         many = {f"tenant-{n:03}": {"url": "redis+stream://localhost/1/x"} for n in range(150)}
         rows.insert(5, destination="tenant-149")
@@ -172,6 +156,10 @@ class TestDestination:
         assert "Redrive its dead letters…" in html
         for length in ("24 hours", "hour"):
             assert f"<title>orders: 1,200 sent and 30 failed in the last {length}</title>" in html
+        html = browser.read("/")
+        assert "<title>orders: 1,200 sent and 30 failed in the last 6 hours</title>" in html
+        assert html.count('<path class="sent"') == html.count('<path class="failed"') == 1
+        assert "style=" not in html
 
     def test_pause_and_resume_take_a_reason_and_are_in_the_audit(self, visit: Visit, store: Store) -> None:
         browser = visit()
@@ -299,27 +287,6 @@ class TestAudit:
         assert "p9 <b>" in words(second)
         for rubbish in ("x", "-1", "9" * 30, "1 OR 1"):
             assert browser.get("/audit", before=rubbish).status_code == 400
-
-    def test_the_payload_before_an_edit_is_a_download_for_those_who_may_see_payloads(
-        self, visit: Visit, store: Store, rows: Rows
-    ) -> None:
-        [id] = dead(rows, payload=FORMER)
-        edited = Operator(store, "anna", "typo").edit(UUID(id), FORMER, b'{"new": 1}', "application/json")
-        path = f"/audit/{Lookup(store).acts(1)[0]['seq']}/payload"
-        assert edited
-        assert path not in visit(Role.LOOK).read("/audit")
-        assert visit(Role.LOOK).get(path).status_code == 403
-        browser = visit(Role.PAYLOAD)
-        assert f'href="{path}"' in browser.read("/audit")
-        answer = browser.get(path)
-        headers = answer.headers
-        assert answer.content == FORMER
-        assert headers["Content-Type"] == "application/octet-stream"
-        assert headers["Content-Disposition"].startswith("attachment")
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        pauses.pause(store, "orders", "anna", None)
-        for entry in (f"{Lookup(store).acts(1)[0]['seq']}", "0", "x", "9" * 30):
-            assert browser.get(f"/audit/{entry}/payload").status_code == 404
 
 
 class TestDoctor:

@@ -111,8 +111,8 @@ FAULTS = [
         "a pattern of six stars takes long"),
     Fault(f"{ROOM}/messages/filters.py", "if not set(wanted.states) <= {*able}:", "if wanted.states and not set("
         "wanted.states) & {*able}:", FILTERS, "an act is for states that it can't change"),
-    Fault(f"{ROOM}/messages/search.py", "if len(found) == 1 and not self.more else", "if len(found) == 1 else",
-        ONE_SEARCH, "one of many messages that fit is shown as if it were the one"),
+    Fault(f"{ROOM}/messages/search.py", "if counts[-1] > FOUND_AT_MOST:", "if False:", ONE_SEARCH,
+        "of many messages with a key others than the latest are shown"),
     Fault(f"{ROOM}/messages/paging.py", "        if page.looked >= ROWS_LOOKED_AT:", "        if page.looked > "
         "2 * ROWS_LOOKED_AT:", "tests/integration/test_paging.py::test_says_how_far_it_looked_and_goes_on_from_there",
         "a search looks at twice as many rows"),

@@ -301,9 +301,6 @@ class TestWhatArrives:
             length = str(len(body) + missing)
             assert by_wsgi(browser.page, "/acts", body, **environ, CONTENT_LENGTH=length)[0][:3] == status
 
-    def test_only_a_form_with_a_payload_may_be_as_long_as_one(self, page: Page) -> None:
-        assert forms.longest_form(page.settings) == forms.FORM_BYTES + 3 * 1_048_576
-
     def test_each_place_is_that_of_a_problem_that_there_is(self) -> None:
         assert set(PLACES) <= set(CODES)
 

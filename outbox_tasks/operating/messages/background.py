@@ -209,9 +209,10 @@ class Runner:
                 else:
                     run("act/go_on.sql", entry=entry, place=json.dumps(batch.place), pause=batch.pause)
         except (DatabaseUnavailable, SchemaMissing) as error:
-            if entry is None or not isinstance(error, DatabaseTooSlow) or self._slow.get(entry, 0) < 4:
-                if entry is not None and isinstance(error, DatabaseTooSlow):
-                    self._slow[entry] = self._slow.get(entry, 0) + 1
+            if entry is None:
+                raise
+            self._slow[entry] = self._slow.get(entry, 0) + isinstance(error, DatabaseTooSlow)
+            if self._slow[entry] < 5:  # so many times in a row the database may be too slow for a batch
                 raise
             self._end(entry, error=storable(str(error)))
         except Exception as error:
@@ -220,7 +221,7 @@ class Runner:
             log.exception("act %d has failed", entry)
             self._end(entry, error=storable(f"{type(error).__name__}: {error}"))
         else:
-            own.add(entry)
+            (own.discard if batch.place is None else own.add)(entry)
             if batch.changed or act["place"] is None:
                 wake_claim(self._database.settings)
         self._slow.pop(entry, None)

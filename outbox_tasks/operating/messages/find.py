@@ -151,9 +151,9 @@ class Lookup:
         message["elsewhere"] = self._elsewhere(message)
         return message
 
-    def dead_letter(self, id: UUID, part: int | None = None) -> dict[str, Any]:
+    def dead_letter(self, id: UUID) -> dict[str, Any]:
         """The same of a dead letter. Raises `UnknownMessage` or `ActConflict`."""
-        message = self.one(id, part)
+        message = self.one(id)
         if message["state"] != DEAD:
             raise ActConflict(reason=f"message {id} is {message['state']}, and only a dead letter can be edited")
         return message

@@ -50,7 +50,7 @@ class Answer:
         """The one message that was meant; None: none was found, or several."""
         exact = [message["id"] for message in self.messages if "id" in message["kinds"]]
         found = exact or [message["id"] for message in self.messages]
-        return found[0] if len(found) == 1 and not self.more else None
+        return found[0] if len(found) == 1 else None
 
 
 def search(database: Database, text: str, examined: Examined | None = None, *, limit: float | None = None) -> Answer:

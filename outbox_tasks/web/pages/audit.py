@@ -1,4 +1,4 @@
-"""The audit: who did what, and why; and the payloads that edits replaced."""
+"""The audit: who did what, and why."""
 
 from __future__ import annotations
 
@@ -28,15 +28,6 @@ def audit(visit: Visit) -> Response:
         next=visit.url("/audit", before=shown[-1]["seq"]) if len(acts) > ROWS_SHOWN else None,
         first=visit.url("/audit") if before else None,
     )
-
-
-def former_payload(visit: Visit) -> Response:
-    """The payload that an edit replaced, as a download."""
-    number = number_of(visit.arguments["entry"])
-    payload = None if number is None else Lookup(visit.store).former_payload(number)
-    if payload is None:
-        raise HTTPException(404, "This act of the audit is no edit.")
-    return visit.download(payload, f"former-payload-{number}")
 
 
 def number_of(text: str) -> int | None:

@@ -19,6 +19,7 @@ from outbox_tasks.operating.messages.filters import CHANGEABLE
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Lookup
 from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
+from outbox_tasks.text import shell_line
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.render import cut
@@ -54,15 +55,18 @@ def message(visit: Visit) -> Response:
         tasks=list(_tasks(visit, message)),
         can={action: message["state"] in states for action, states in CHANGEABLE.items()},
         DEAD=DEAD,
+        command=shell_line("edit", str(id), "--payload", "FILE", "--why", "…"),
         **names,
     )
 
 
 def payload(visit: Visit) -> Response:
-    """The bytes of a payload, as a file."""
+    """The bytes of a payload, as a file: no browser shows them as a page."""
     id = id_of(visit)
     stored = Lookup(visit.store).stored(id)
-    return visit.download(bytes(stored["payload"]), f"{id}.{'json' if is_json(stored['content_type']) else 'bin'}")
+    name = f"{id}.{'json' if is_json(stored['content_type']) else 'bin'}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(bytes(stored["payload"]), 200, headers, "application/octet-stream")
 
 
 def id_of(visit: Visit) -> UUID:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,72 +29,39 @@ FIELDS = (
 """The filters that are texts: the name, the label and an example of each."""
 
 
-@dataclass
-class Form:
-    """What a person filled in."""
-
-    wanted: Filter = field(default_factory=Filter)
-    at: Cursor | None = None
-    wrong: dict[str, str] = field(default_factory=dict)
-    """What is wrong, by the name of the field."""
-
-
 def messages(visit: Visit) -> Response:
     """The messages of the filters."""
-    form = _form(visit.query)
     query = {name: [value for value in values if value.strip()] for name, values in visit.query.items()}
-    names: dict[str, Any] = {"form": form, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
+    names: dict[str, Any] = {"query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
     names["in_words"] = {name: ", ".join(values) for name, values in query.items() if name != "at" and values}
-    if not form.wrong:
-        try:
-            read = partial(read_page, visit.store, form.wanted, ROWS_SHOWN, form.at, limit=STATEMENT_SECONDS)
-            page = visit.look(f"messages {form.wanted} {form.at}", read)
-        except DatabaseTooSlow:
-            slow = f"This search takes more than {STATEMENT_SECONDS:.0f} s. Name a destination or a key."
-            raise HTTPException(400, slow) from None
-        except ValueError:
-            form.wrong["at"] = "This page is one of a list with other filters."
-    if form.wrong:
-        return visit.show("messages.html", status=400, again=None, page=None, **names)
-    if form.at or page.looked > ROWS_READ_AGAIN:
+    try:
+        wanted, place = filters.asked(visit.query), visit.query_value("at")
+        at = None if place is None else Cursor.parse(place)
+        read = partial(read_page, visit.store, wanted, ROWS_SHOWN, at, limit=STATEMENT_SECONDS)
+        page = visit.look(f"messages {wanted} {at}", read)
+    except DatabaseTooSlow:
+        slow = f"This search takes more than {STATEMENT_SECONDS:.0f} s. Name a destination or a key."
+        raise HTTPException(400, slow) from None
+    except (InvalidFilter, ValueError) as error:
+        wrong = error.reason if isinstance(error, InvalidFilter) else "this list has no such page"
+        return visit.show("messages.html", status=400, again=None, page=None, wanted=Filter(), wrong=wrong, **names)
+    if at or page.looked > ROWS_READ_AGAIN:
         names["again"] = None
 
     def list_at(cursor: Cursor | None) -> str:
-        return visit.url("/messages", **{**filters.query_of(form.wanted), "at": cursor and str(cursor)})
+        return visit.url("/messages", **{**filters.query_of(wanted), "at": cursor and str(cursor)})
 
     return visit.show(
         "messages.html",
+        wanted=wanted,
         page=page,
-        first=list_at(None) if form.at else None,
+        first=list_at(None) if at else None,
         older=page.older and list_at(page.older),
-        is_known=form.wanted.destination is None or form.wanted.destination in visit.settings.destinations,
-        acts=_acts(visit, form.wanted),
+        is_known=wanted.destination is None or wanted.destination in visit.settings.destinations,
+        acts=_acts(visit, wanted),
         changeable=filters.CHANGEABLE["discard"],
         **names,
     )
-
-
-def _form(query: Mapping[str, Sequence[str]]) -> Form:
-    """What an address asks for. A value that can't be used is named, and the others count."""
-    form = Form()
-    good: dict[str, Sequence[str]] = {}
-    for name in ("state", "group", *(name for name, *_ in FIELDS)):
-        values = query.get(name, ())
-        try:
-            filters.asked({name: values})
-            good[name] = values
-        except InvalidFilter as error:
-            form.wrong[name] = error.reason
-    try:
-        form.wanted = filters.asked(good)
-    except InvalidFilter as error:  # these do not go together
-        form.wrong["error"] = error.reason
-    if place := "".join(query.get("at", ())[:1]):
-        try:
-            form.at = Cursor.parse(place)
-        except ValueError:
-            form.wrong["at"] = "There is no such page of this list."
-    return form
 
 
 def _acts(visit: Visit, wanted: Filter) -> dict[str, str]:
