@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from psycopg.sql import SQL, Literal
-from sqlalchemy.sql import ClauseElement, Executable
 
 from outbox_tasks.database import sql
 from outbox_tasks.relay.store import Store
@@ -17,23 +16,8 @@ from outbox_tasks.relay.store import Store
 Plan = list[dict[str, Any]]
 
 
-def explained(store: Store, statement: Executable | str, parameters: dict[str, Any]) -> Plan:
-    """The nodes of the plan of a statement or verb, the first with the pages of all; it was run, and rolled back."""
-    if isinstance(statement, str):
-        return _explained_verb(store, statement, parameters)
-    assert isinstance(statement, ClauseElement)
-    compiled = statement.compile(dialect=store.engine.dialect)
-    with store.engine.connect() as connection:
-        connection.exec_driver_sql("BEGIN")
-        plan = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled}", compiled.construct_params(parameters)
-        ).scalar_one()
-        connection.exec_driver_sql("ROLLBACK")
-    return list(_nodes(plan[0]["Plan"]))
-
-
-def _explained_verb(store: Store, verb: str, parameters: dict[str, Any]) -> Plan:
-    """The plan for any parameters: a prepared statement is planned once."""
+def explained(store: Store, verb: str, parameters: dict[str, Any]) -> Plan:
+    """The nodes of a verb's plan for any parameters, the first with the pages of all; it was run, and rolled back."""
     found = sql.statement(verb, store.settings.database_schema)
     with store.engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
