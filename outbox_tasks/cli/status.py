@@ -22,15 +22,15 @@ from outbox_tasks.operating.audit import under_way
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.overview import DestinationStatus, cut
 from outbox_tasks.operating.problems import Connections
-from outbox_tasks.operating.status import STATES, Status, read
+from outbox_tasks.operating.status import Status, read
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import number, one_line, span
 
-STYLES = {
-    "refuses": "red", "failing": "red", "open": "red", "trying": "yellow", "paused": "yellow",
-    "unknown": "red",
+STATES = {
+    "refuses": ("refuses everything", "red"), "failing": ("many sends fail", "red"), "open": ("circuit open", "red"),
+    "trying": ("being tried", "yellow"), "paused": ("paused", "yellow"), "unknown": ("unknown", "red"),
 }  # fmt: skip
-"""The states of destinations, as `DestinationStatus.state` names them."""
+"""The states of destinations that are not in service, by `DestinationStatus.state`: in words, and the style."""
 
 COUNTS = (
     ("leased", "leased", ""), ("handed", "handed over", ""), ("runs", "running", ""), ("retry", "retrying", "yellow"),
@@ -154,7 +154,7 @@ def _named(name: str, status: DestinationStatus) -> Text:
     """The name, and below it the state, unless it is in service."""
     if status.state == "closed":
         return cell(name)
-    return cell(name).append("\n  ").append(STATES[status.state], STYLES[status.state])
+    return cell(name).append("\n  ").append(*STATES[status.state])
 
 
 def _span(seconds: float | None, style: str = "") -> Text:

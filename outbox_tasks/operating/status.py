@@ -15,12 +15,6 @@ from outbox_tasks.operating.problems import Connections, Examination, Site, look
 from outbox_tasks.operating.problems.answer import Silence
 from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE
 
-STATES = {
-    "closed": "in service", "refuses": "refuses everything", "failing": "many sends fail", "open": "circuit open",
-    "trying": "being tried", "paused": "paused", "unknown": "unknown",
-}  # fmt: skip
-"""The states of a destination, as `DestinationStatus.state` names them, in words."""
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
