@@ -24,7 +24,6 @@ FAULTS = [
     Fault(FILE, "part.unlink(missing_ok=True)", "pass", UNIT, "halves of files fill a storage that is full already"),
     Fault(FILE, "        part.replace(directory / name)\n", "        (directory / name).write_bytes(payload)\n", UNIT,
           "who reads the first delivery meets half a file at a repetition"),
-    Fault(FILE, "        self._publisher.close()", "        pass", UNIT, "connections stay open when a relay closes"),
     Fault("outbox_tasks/text.py", 'if scheme in CONTAINERS and ":" not in login:', "if False:", UNIT,
           "references to Azure's storages lack the container"),
     Fault("outbox_tasks/settings/destination.py", "        elif self.max_bytes >= LARGEST_CLAIM_CHECK_BYTES:",

@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import amqp
 from kombu.utils.url import parse_ssl_cert_reqs
+from redis.exceptions import RedisError
 
-from outbox_tasks.destinations.common import options
+from outbox_tasks.destinations.common import options, redis_answers
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import logger
@@ -51,13 +52,7 @@ AMQP_REPLIES = {
     530: (Result.OUTAGE, "not_allowed"),  # no such virtual host, or not for this user
 }
 ERRORS = {
-    "AuthenticationError": (Result.OUTAGE, "unauthorized"),
-    "AuthorizationError": (Result.OUTAGE, "unauthorized"),
-    "NoPermissionError": (Result.OUTAGE, "unauthorized"),
     "ClientAuthenticationError": (Result.OUTAGE, "unauthorized"),
-    "OutOfMemoryError": (Result.OUTAGE, "oom"),
-    "ReadOnlyError": (Result.OUTAGE, "readonly"),
-    "BusyLoadingError": (Result.OUTAGE, "loading"),
     "TimeoutError": (Result.OUTAGE, "timeout"),
     "ServiceRequestTimeoutError": (Result.OUTAGE, "timeout"),
     "ServiceResponseTimeoutError": (Result.OUTAGE, "timeout"),
@@ -102,8 +97,9 @@ def outcome_of(error: BaseException) -> Outcome:
     """What an error means, by the tables above. If they don't know it, they may know its cause."""
     cause: BaseException | None = error
     while cause is not None:
-        # redis-py's words for a pipeline's command quote the message, so they are removed.
-        text = str(cause).partition("\n")[0].rpartition(" of pipeline caused error: ")[2]
+        if isinstance(cause, RedisError):
+            return redis_answers.outcome_of(cause)
+        text = str(cause).partition("\n")[0]
         if known := _known(cause, text):
             result, code = known
             return Outcome(result, code, text or repr(cause))
@@ -121,10 +117,6 @@ def _known(error: BaseException, text: str) -> tuple[Result, str] | None:
             return ERRORS[kind.__name__]
     if status := getattr(error, "status_code", None):  # Azure
         return HTTP.get(status) or (Result.OUTAGE if status >= 500 else Result.RETRY, f"http_{status}")
-    if type(error).__name__ == "ResponseError":  # Redis
-        code = text.partition(" ")[0].lower()
-        known = "wrong_type" if code == "wrongtype" else code
-        return Result.OUTAGE, known if code.isalpha() else "refused"
     return None
 
 

@@ -14,10 +14,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from outbox_tasks.destinations.common import options
+from outbox_tasks.destinations.common.redis_answers import outcome_of
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
@@ -185,36 +186,8 @@ def _answer(connection: Any, deadline: float) -> object:
         return refusal
 
 
-NAMED = {
-    redis.exceptions.OutOfMemoryError: "oom",
-    redis.exceptions.ReadOnlyError: "readonly",
-    redis.exceptions.BusyLoadingError: "loading",
-}
-"""redis-py removes the names of these refusals from the text."""
-
-OUT_OF_ORDER = {"busy", "clusterdown", "loading", "masterdown", "misconf", "noreplicas", "oom", "readonly"}
-"""Redis would refuse any other message too."""
-
-
 def _outcome(answer: object) -> Outcome:
-    """What an answer means. No refusal is the message's fault, not even if the key is no stream."""
-    if not isinstance(answer, RedisError):
-        return Outcome.sent()
-    text = str(answer)
-    if isinstance(answer, AuthenticationError | NoPermissionError):
-        return Outcome.outage("unauthorized", text)
-    for kind, name in NAMED.items():
-        if isinstance(answer, kind):
-            return Outcome.outage(name, text)
-    if isinstance(answer, ResponseError):
-        code = text.partition(" ")[0].lower()
-        if code == "wrongtype":
-            return Outcome.outage("wrong_type", text)
-        code = code if code.isalpha() else "refused"
-        return Outcome.outage(code, text) if code in OUT_OF_ORDER else Outcome.retry(code, text)
-    if isinstance(answer, redis.exceptions.TimeoutError):
-        return Outcome.outage("timeout", text)
-    return Outcome.outage("connection", text)
+    return outcome_of(answer) if isinstance(answer, RedisError) else Outcome.sent()
 
 
 def _path(destination: Destination, path: str) -> tuple[int, str]:
