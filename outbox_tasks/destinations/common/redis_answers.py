@@ -9,6 +9,7 @@ from outbox_tasks.model import Outcome
 
 NAMED: dict[type[RedisError], str] = {
     exceptions.AuthenticationError: "unauthorized",
+    exceptions.AuthorizationError: "unauthorized",
     exceptions.NoPermissionError: "unauthorized",
     exceptions.OutOfMemoryError: "oom",
     exceptions.ReadOnlyError: "readonly",

@@ -22,27 +22,20 @@ from outbox_tasks.destinations.mqtt.internals import AcknowledgedClient
 from outbox_tasks.errors import OutageError
 from outbox_tasks.model import Outcome, Result
 
-ANSWERS = {
-    0x87: (Result.OUTAGE, "unauthorized", "not authorized"),
-    0x90: (Result.OUTAGE, "unroutable", "topic name invalid"),
-    0x95: (Result.DEAD, "too_large", "packet too large"),
-    0x97: (Result.OUTAGE, "quota_exceeded", "quota exceeded"),
-    0x99: (Result.DEAD, "bad_payload", "payload format invalid"),
+REASONS = {
+    0x86: (Result.OUTAGE, "unauthorized"),  # bad user name or password
+    0x87: (Result.OUTAGE, "unauthorized"),  # not authorized
+    0x8A: (Result.OUTAGE, "unauthorized"),  # banned
+    0x8C: (Result.OUTAGE, "unauthorized"),  # bad authentication method
+    0x90: (Result.OUTAGE, "unroutable"),  # topic name invalid
+    0x95: (Result.DEAD, "too_large"),
+    0x97: (Result.OUTAGE, "quota_exceeded"),
+    0x99: (Result.DEAD, "bad_payload"),
+    0x9A: (Result.OUTAGE, "retain_not_supported"),
+    0x9B: (Result.OUTAGE, "qos_not_supported"),
 }
-"""Reason codes of a PUBACK → outcome, code and text. Below 0x80 is success; 0x10 is that nobody has subscribed. Any
-other is a retry."""
-
-OUTAGES = {
-    0x86: "unauthorized",  # bad user name or password
-    0x87: "unauthorized",  # not authorized
-    0x8A: "unauthorized",  # banned
-    0x8C: "unauthorized",  # bad authentication method
-    0x90: "unroutable",  # topic name invalid
-    0x97: "quota_exceeded",
-    0x9A: "retain_not_supported",
-    0x9B: "qos_not_supported",
-}
-"""Reason codes of a CONNACK or DISCONNECT that end the connection → code of the outage; else it is `connection`."""
+"""What the server's reasons mean. Below 0x80 is success; 0x10 is that nobody has subscribed. Any other is a retry, or
+an outage (`connection`), if the connection ends."""
 
 TROUBLE: tuple[tuple[type[Exception], str], ...] = (
     (ssl.SSLError, "tls"),
@@ -189,16 +182,17 @@ class Link:
 
     def _end(self, reason: ReasonCode) -> None:
         if self._lost is None:  # what came first says why
-            code = OUTAGES.get(reason.value, "connection")
-            self._lost = OutageError(f"the connection was ended: {reason.getName().lower()}", code=code)
+            result, code = REASONS.get(reason.value, (Result.RETRY, ""))
+            text = f"the connection was ended: {reason.getName().lower()}"
+            self._lost = OutageError(text, code=code if result is Result.OUTAGE else "connection")
 
 
 def _outcome(reason: int) -> Outcome:
     """What a PUBACK means."""
     if reason < 0x80:
         return Outcome.sent()
-    result, code, text = ANSWERS.get(reason, (Result.RETRY, "refused", "refused"))
-    return Outcome(result, code, f"{text} (0x{reason:02x})")
+    result, code = REASONS.get(reason, (Result.RETRY, "refused"))
+    return Outcome(result, code, f"the server's reason is 0x{reason:02x}")
 
 
 def _unanswered(error: Exception, *, together: bool) -> Outcome:
