@@ -64,7 +64,9 @@ def _unknown(task: str, workers: Sequence[str]) -> Problem:
 
 def begun(site: Site) -> Problems:
     """Whether tasks that were handed over begin to run."""
-    asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in _celery(site).items()])
+    if not (celery := _celery(site)):  # then a reader, who may not see headers, is not refused
+        return
+    asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery.items()])
     served = {queue for worker in site.heartbeats.supervising if worker.alive for queue in worker.queues}
     for row in site.store.ask("supervised/handed_over.sql", asked=asked):
         if not served if row.queue is None else row.queue not in served:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC
-from time import sleep
 
 import pytest
 from sqlalchemy import Engine, text
@@ -89,21 +88,6 @@ def test_days_are_those_of_utc(place: Place, peculiar: Settings) -> None:
         [day] = days(store)
         assert day.date == day.began_at.astimezone(UTC).date()
         assert maintain(store).failed == []
-
-
-def test_maintenance_may_take_longer_than_other_transactions(place: Place, peculiar: Settings) -> None:
-    if not place.ask("SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'"):
-        pytest.skip("this PostgreSQL has no limit for transactions")
-    limited = peculiar.replace(database_url=f"{place.url}?options=-c%20transaction_timeout%3D1s")
-    with (
-        closing(Store.connect(limited)) as store,
-        closing(Store.connect(peculiar)) as other,
-        store.alone("maintain") as ours,
-    ):
-        assert ours
-        sleep(1.2)
-        with other.alone("maintain") as too:
-            assert not too
 
 
 def test_a_session_without_our_settings_is_told_what_to_set(place: Place, peculiar: Settings) -> None:

@@ -10,12 +10,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from outbox_tasks import Inbox, Outbox
-from outbox_tasks.cli import outbox as commands
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.migrations import grants, upgrade
 from outbox_tasks.operating.messages import paging
@@ -24,8 +22,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.claims import drain_batches
-from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
-from tests.integration.conftest import Command, environment
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 from tests.supervised.conftest import confirming, send  # noqa: F401
 from tests.supervised.tasks import Send
 
@@ -84,31 +81,6 @@ class TestWhatIsPublished:
         assert {entry["ce_type"].decode() for entry in stream.entries()} == set(HOSTILE)
         assert {entry["ce_partitionkey"].decode() for entry in stream.entries()} == set(HOSTILE)
         assert rows.hot() == []
-
-
-class TestAnInbox:
-    def test_keeps_names_apart(self, rows: Rows, connection: Connection, schema: str) -> None:
-        for value in HOSTILE:
-            with connection.begin():
-                inbox = Inbox(value, schema=schema)
-                assert [inbox.first(connection, v) for v in HOSTILE] == [True] * len(HOSTILE)
-                assert not inbox.first(connection, value)
-
-
-class TestCommands:
-    @pytest.fixture
-    def run(self, hostile_settings: Settings) -> Command:
-        env = environment(hostile_settings, destinations={n: {"url": "a://b"} for n in (EVERYTHING, "orders")})
-        return lambda *arguments: CliRunner().invoke(commands, arguments, prog_name="outbox-tasks", env=env)
-
-    def test_find_exactly_what_they_are_asked_for(self, run: Command, rows: Rows) -> None:
-        for value in HOSTILE:
-            columns = {"destination": EVERYTHING, "event_type": value, "key": value, "last_error_code": value}
-            rows.insert(1, **columns, status="dead", attempts=1, dead_at=seconds_from_now(-60))
-        for value, option in zip(HOSTILE, ("--key", "--type", "--error") * len(HOSTILE), strict=False):
-            done = run("list", option, value, "--destination", EVERYTHING, "--json")
-            [found] = [json.loads(line)["messages"] for line in done.output.splitlines()]
-            assert [one["event_type"] for one in found] == [value], (option, done.output)
 
 
 @pytest.mark.parametrize("name", ['a"; DROP SCHEMA public; --', "a b", "{x} é", "a-b.c"])

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_tasks.errors import Autocommit, InboxMisused, SchemaMissing
+from outbox_tasks.errors import SchemaMissing
 from tests.conftest import Rows, eventually
 from tests.integration.inboxes import Inboxes
 from tests.integration.sessions import configure_django
@@ -51,13 +51,6 @@ def test_in_stricter_isolation_postgresql_refuses_a_simultaneous_duplicate(
             second.result(10)
     assert isinstance(caught.value.orig, postgres.SerializationFailure)
     assert strict.take("Session", "1") is False
-
-
-def test_an_autocommit_engine_is_refused(inboxes: Inboxes) -> None:
-    autocommit = inboxes.engine.execution_options(isolation_level="AUTOCOMMIT")
-    with autocommit.begin() as connection, pytest.raises(Autocommit, match='Take isolation_level="AUTOCOMMIT"'):
-        inboxes.billing.first(connection, "1")
-    assert inboxes.marks() == []
 
 
 @pytest.mark.parametrize("kind", ["Session", "Django", "AsyncConnection asyncpg"])
@@ -214,21 +207,6 @@ class TestOnce:
             assert session is None or isinstance(session, Session)
             _, *expected = absent(*args, **named)
             assert got == expected
-
-    @pytest.mark.parametrize("bad", ["", "x" * 256, None])
-    def test_a_message_without_a_usable_id_is_refused_before_it_begins(self, inboxes: Inboxes, bad: Any) -> None:
-        begun: list[int] = []
-
-        @contextmanager
-        def begin() -> Iterator[None]:
-            begun.append(1)
-            yield
-
-        def charge() -> None: ...
-
-        with pytest.raises(InboxMisused):
-            inboxes.billing.once(begin, message_id=lambda: bad)(charge)()
-        assert not begun
 
     def test_a_task_is_marked_by_its_own_id(self, inboxes: Inboxes, effects: Effects) -> None:
         app = Celery(set_as_current=False)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.store import Store
-from outbox_tasks.writing.transactions import sqlstate
 from tests.claims import take_batch
 from tests.conftest import Rows
 
@@ -59,56 +56,3 @@ def test_other_content_is_an_error_and_leaves_all_as_it_was(
             publish(outbox, engine, **other)
     [row] = (*rows.hot(), *rows.archived())
     assert (row.payload, row.event_type, row.key) == (b"x", "a", "k")
-
-
-def test_writers_in_sql_are_told_the_same(rows: Rows, engine: Engine, schema: str) -> None:
-    call = text(f"SELECT {schema}.outbox_publish('a', :payload, destination => 'orders', id => :id)")
-    with engine.begin() as connection:
-        for _ in range(2):
-            assert connection.scalar(call, {"payload": "{}", "id": ID}) == ID
-    with pytest.raises(IntegrityError, match="belongs to a message with other content"), engine.begin() as connection:
-        connection.execute(call, {"payload": "[]", "id": ID})
-    assert len(rows.hot()) == 1
-
-
-class TestASnapshotThatStays:
-    """The transaction sees the database as it was at its first statement."""
-
-    @staticmethod
-    def again(outbox: Outbox, session: Session, payload: str = "x") -> UUID:
-        return outbox.publish(session, "a", payload, id=ID, **SAID)
-
-    @pytest.fixture
-    def late(self, engine: Engine) -> Iterator[Session]:
-        """A transaction whose snapshot is taken."""
-        with Session(engine.execution_options(isolation_level="REPEATABLE READ")) as session:
-            session.execute(text("SELECT 1 FROM pg_class LIMIT 1"))
-            yield session
-
-    def test_a_copy_written_and_delivered_since_asks_for_the_transaction_again(
-        self, outbox: Outbox, engine: Engine, rows: Rows, store: Store, late: Session
-    ) -> None:
-        publish(outbox, engine)
-        send_all(store)
-        with pytest.raises(OperationalError) as refused:
-            self.again(outbox, late)
-        assert sqlstate(refused.value) == "40001"  # a serialization failure, which applications run again
-        late.rollback()
-        late.begin()
-        assert self.again(outbox, late) == ID
-        late.commit()
-        assert rows.hot() == []
-
-    def test_a_copy_delivered_since_is_found(
-        self, outbox: Outbox, engine: Engine, rows: Rows, store: Store, late: Session
-    ) -> None:
-        late.rollback()
-        publish(outbox, engine)
-        late.execute(text("SELECT 1 FROM pg_class LIMIT 1"))
-        send_all(store)
-        with pytest.raises(ReusedId), late.begin_nested():
-            self.again(outbox, late, "y")
-        assert self.again(outbox, late) == ID
-        late.commit()
-        assert rows.hot() == []
-        assert len(rows.archived()) == 1

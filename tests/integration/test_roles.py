@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +19,6 @@ from outbox_tasks import Inbox, Outbox, Settings
 from outbox_tasks.database import sql
 from outbox_tasks.database.rights import Kind
 from outbox_tasks.errors import RightsMissing
-from outbox_tasks.operating.messages.background import Runner
-from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
@@ -312,28 +309,6 @@ class TestWork:
         with as_a("relay", place) as connection, pytest.raises(DBAPIError, match="is no day that has ended"):
             connection.exec_driver_sql(f"SELECT {quoted('outbox_day_drop')}({TODAY})")
 
-    def test_of_an_operator(self, place: Place, rows: Rows) -> None:
-        settings = settings_of("operator", place)
-        dead = {"status": "dead", "attempts": 3, "dead_at": seconds_from_now(-60), "last_error_code": "http_400"}
-        first, second, third, fourth = rows.insert(4, **dead)
-        [keyed] = rows.insert(1, key="k", **dead)
-        why = ("--yes", "--why", "a test")
-        [sent] = rows.insert(1)
-        rows.settle(sent)
-        for command in [
-            ("list",), ("list", "--state", "dead"), ("show", first),
-            ("list", "--by", "error"), ("list", "--by", "key"), ("status",), ("doctor", "--alerts"),
-            ("redrive", first, *why), ("discard", second, *why), ("redrive", "--all", *why), ("pause", "orders"),
-            ("resume", "orders"), ("audit",), ("replay", sent, *why), ("status", "--prometheus"),
-        ]:  # fmt: skip
-            done = place.command(*command, settings=settings)
-            assert done.exit_code == 0, (command, done.output)
-        rows.change([third, fourth, keyed], **dead)
-        payload = json.dumps({"mended": True})
-        for command in [("edit", third, "--payload", "-", *why), ("discard", "--all", "--delete", *why)]:
-            done = place.command(*command, settings=settings, input=payload)
-            assert done.exit_code == 0, (command, done.output)
-
     def test_of_a_reader(self, place: Place, rows: Rows) -> None:
         settings = settings_of("reader", place)
         [dead] = rows.insert(1, payload=b'"secret"', status="dead", key="k", dead_at=seconds_from_now(-60))
@@ -427,41 +402,6 @@ class TestTheAudit:
         with pytest.raises(ProgrammingError, match="closed, or another role's"):
             connection.exec_driver_sql(statement)
         savepoint.rollback()
-
-    def test_closes_each_entry_as_its_act_ends(self, place: Place, rows: Rows) -> None:
-        """An act in the background is begun by an operator, and ended by the relay."""
-        place.run(f"DELETE FROM {quoted('outbox_audit')}")
-        dead = {"status": "dead", "attempts": 3, "dead_at": seconds_from_now(-60)}
-        first, second, _ = rows.insert(3, **dead)
-        why = ("--yes", "--why", "a test")
-        settings = settings_of("operator", place)
-        [sent] = rows.insert(1)
-        rows.settle(sent)
-        for command in [
-            ("redrive", first, *why), ("discard", second, *why), ("pause", "orders"), ("resume", "orders"),
-            ("discard", "--all", "--delete", *why), ("replay", sent, *why),
-        ]:  # fmt: skip
-            done = place.command(*command, settings=settings)
-            assert done.exit_code == 0, (command, done.output)
-        begun, going = Store.connect(settings), Store.connect(settings_of("relay", place))
-        mine, theirs = Runner(begun), Runner(going)
-        try:
-            ids = [UUID(id) for id in rows.insert(3, **dead)]
-            wanted, archived = Filter(states=("dead",)), Filter(states=("sent",))
-            replay = mine.begin("replay", archived, who="anna", why=None, token=uuid4(), more={}, wake=False)
-            entry = mine.begin("redrive", wanted, ids, who="anna", why=None, token=uuid4(), wake=False)
-            place.run(f"UPDATE {quoted('outbox_acts')} SET due = due - interval '1 hour'")
-            theirs.start()
-            assert theirs.ended(entry, 60)
-            assert (theirs.act(entry) or {})["count"] == 3
-            assert (theirs.act(replay) or {})["count"] == 0, "the relay may write no messages"
-            assert theirs.stop(replay, "bob")
-        finally:
-            theirs.close()
-            begun.close()
-            going.close()
-        made = f"SELECT count(*) FILTER (WHERE role = '{role(place, 'operator')}') FROM {quoted('outbox_audit')}"
-        assert (place.ask(made), place.ask(f"SELECT count(closed_at) FROM {quoted('outbox_audit')}")) == (8, 8)
 
 
 def test_the_statements_can_be_printed(place: Place) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from celery import Celery
 from sqlalchemy import func, literal, text
-from sqlalchemy.exc import DBAPIError
 
 from outbox_tasks.celery import make_app
 from outbox_tasks.errors import DatabaseTooSlow
@@ -124,12 +123,3 @@ def test_a_database_that_is_slow_kills_no_small_message(new_store: MakeStore, ro
         drain_batches(store, publishers)
     row = rows.one(id)
     assert (row.status, row.attempts, row.last_error_code, row.lease is None) == ("pending", 0, None, True)
-
-
-def test_the_function_for_sql_refuses_what_no_destination_takes(rows: Rows, schema: str) -> None:
-    publish = f"SELECT {schema}.outbox_publish('a', convert_to(repeat('x', :size), 'UTF8'), destination => 'orders')"
-    refused = pytest.raises(DBAPIError, match="has 268435457 bytes, and no destination takes more")
-    with rows.engine.connect() as connection, refused as raised:
-        connection.execute(text(publish), {"size": MOST + 1})
-    assert raised.value.orig.sqlstate == "54000"  # type: ignore[union-attr]
-    assert "max_bytes" in raised.value.orig.diag.message_hint  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ from outbox_tasks.errors import (
     NotInTransaction,
 )
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.model import Message, sibling, uuid7
+from outbox_tasks.model import Message, sibling
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE
 from outbox_tasks.writing.nudge import Nudge
@@ -58,22 +58,6 @@ class TestMessages:
     def outbox(self, settings: MakeSettings, rows: Rows) -> Outbox:
         destinations = {name: {"url": "a://b"} for name in ("orders", "audit", "mail")}
         return Outbox(settings(nudge=False, destinations=destinations, routes={"order.*": ["orders", "audit"]}))
-
-    def test_keep_all_options(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
-        given = uuid7()
-        with Session(engine) as session, session.begin():
-            id = outbox.publish(
-                session, "order.created", b"\x00\xff", key="order:42", to="mail", headers={"tenant": "é"}, id=given,
-                deliver_at=datetime(2030, 1, 1, tzinfo=UTC), aggregate_type="order", aggregate_id="42",
-                content_type="application/x-thing",
-            )  # fmt: skip
-        row = rows.one(given)
-        assert id == given
-        assert (row.payload, row.content_type) == (b"\x00\xff", "application/x-thing")
-        assert (row.destination, row.key, row.headers) == ("mail", "order:42", {"tenant": "é"})
-        assert (row.aggregate_type, row.aggregate_id) == ("order", "42")
-        assert row.locked_until == datetime(2030, 1, 1, tzinfo=UTC)
-        assert (row.status, row.attempts, row.lease, row.begun) == ("pending", 0, None, False)
 
     def test_have_a_row_for_each_destination_of_the_route(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         """The copies know of which event they are. A message to one destination carries no such id."""

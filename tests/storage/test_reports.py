@@ -55,12 +55,6 @@ class TestPause:
         assert self.pause(box, "carl", "still moving") == ("carl", "still moving")
         assert box.value("SELECT count(*) FROM outbox_audit") == 3
 
-    def test_the_audit_notes_an_end_only_of_what_there_was(self, box: Box) -> None:
-        assert box.run("audit/resume.sql", destination="orders", person="ann", reason=None) == []
-        self.pause(box, "ann", None)
-        assert len(box.run("audit/resume.sql", destination="orders", person="ann", reason=None)) == 1
-        assert [action for [action] in box.rows("SELECT action FROM outbox_audit ORDER BY seq")] == ["pause", "resume"]
-
 
 class TestLimits:
     def set(self, box: Box, value: float, seconds: float | None, who: str = "ann") -> tuple[Any, Any]:

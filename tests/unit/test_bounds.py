@@ -11,7 +11,6 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.feeds.place import FeedPlace
 from outbox_tasks.settings import Settings
@@ -109,19 +108,3 @@ def test_0_is_taken_and_almost_0_is_refused(name: str) -> None:
     assert getattr(Settings(**{name: 0}), name) == 0
     with pytest.raises(ConfigurationError, match=r"must be 0, or at least 0\.001"):
         Settings(**{name: 0.0001})
-
-
-@pytest.mark.parametrize(
-    ("url", "rule"),
-    [
-        ("redis+stream://localhost/0/orders?maxlen=0", "maxlen"),
-        ("redis+stream://localhost/0/orders?maxlen=9223372036854775808", "maxlen"),
-        ("redis+stream://localhost/99999999999/orders", "/db/stream"),
-        ("grpc://localhost:1?max_message_size=0", "max_message_size"),
-        ("https://shop.example/hooks?outbox_concurrency=0", "outbox_concurrency"),
-    ],
-)
-def test_a_number_in_the_options_of_a_url_has_bounds(url: str, rule: str) -> None:
-    settings = Settings(destinations={"orders": {"url": url}})
-    with pytest.raises(ConfigurationError, match=rule):
-        load(settings.destinations["orders"], settings).close()
