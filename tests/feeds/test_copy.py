@@ -127,11 +127,13 @@ def test_a_row_without_a_route_can_be_sent_once_there_is_one(
     stream = settings().destinations["orders"].url
     store = Store.connect(settings(database_schema=box.schema, destinations={"orders": stream, "audit": stream}))
     [lost] = app.write(1, "a key", event_type="order.lost", text='{"id": 1}', headers={"a": "b"}, delay=60)
+    app.write(1, event_type="order.gone", delay=60)
     app.write(1, destination="orders")
-    assert run(feeds, app.source, store) == Bridged(copied=2, dead=1)
+    assert run(feeds, app.source, store) == Bridged(copied=3, dead=2)
     box.check_books()
-    assert box.rows("SELECT destination, key FROM outbox_dead") == [("feed.shop", "a key")]
-    assert box.rows("SELECT code, error LIKE '%Add a route%' FROM outbox_trouble") == [("no_route", True)]
+    assert box.rows("SELECT destination, key FROM outbox_dead ORDER BY seq") == [
+        ("feed.shop", "a key"), ("feed.shop", None)]  # fmt: skip
+    assert box.rows("SELECT DISTINCT code, error LIKE '%Add a route%' FROM outbox_trouble") == [("no_route", True)]
     for name, value in (("DATABASE_URL", store.settings.database_url), ("DATABASE_SCHEMA", box.schema)):
         monkeypatch.setenv(f"OUTBOX_{name}", str(value))
     monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": stream, "audit": stream}))
@@ -141,7 +143,7 @@ def test_a_row_without_a_route_can_be_sent_once_there_is_one(
         done = CliRunner().invoke(commands, words)
         assert done.exit_code == 0, done.output
     receiver = Receiver()
-    assert drained(store, receiver)[Step.SENT] == 2
+    assert drained(store, receiver)[Step.SENT] == 3
     [sent] = [message for message in receiver.got if message.event_type == "order.lost"]
     assert (sent.headers["replayed-id"], sent.key, sent.payload, sent.headers["a"]) == (
         lost,

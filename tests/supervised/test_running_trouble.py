@@ -73,18 +73,6 @@ def test_a_task_that_can_not_begin_goes_back_into_its_queue_and_does_not_run(
     assert rows.state(id) == "sent"
 
 
-def test_if_the_broker_is_away_too_the_row_keeps_the_task(
-    app: Celery, worker: Worker, call: Call, rows: Rows, engine: Engine, schema: str, caplog: Any
-) -> None:
-    id = call(1)
-    copy = worker.copy(id)
-    with away(engine, schema):
-        worker.trace(copy)
-    assert app.seen == []
-    assert "could not be put off" in caplog.text
-    assert rows.state(id) == "handed over"
-
-
 def test_an_end_that_can_not_be_recorded_is_tried_again(
     app: Celery, worker: Worker, call: Call, rows: Rows, engine: Engine, schema: str
 ) -> None:
