@@ -1,8 +1,7 @@
 """Traces, by OpenTelemetry: one from the application's request through the row to the consumer.
 
 A row keeps the trace context of its writer, as the headers `traceparent` and `tracestate` (W3C Trace Context). Each
-send of it is a span that is the child of the writer's, and whose context the consumer gets in place of the writer's;
-each single and each batch has a span of its own, which its messages' spans link to.
+send of it is a span that is the child of the writer's, and whose context the consumer gets in place of the writer's.
 
 This module never imports OpenTelemetry first: if nobody has imported it, nobody has set it up, and there is nothing to
 do.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,6 @@ class Sends:
 
     messages: Sequence[LeasedMessage]
     outcomes: Sequence[Outcome] = ()
-    batch: Span | None = None
     spans: Sequence[Span | None] = field(default_factory=list)
     """Of each message; None: it is in no trace."""
 
@@ -71,19 +69,17 @@ def current() -> dict[str, str]:
 
 @contextmanager
 def sending(destination: str, scheme: str, messages: Sequence[LeasedMessage]) -> Iterator[Sends]:
-    """Makes the spans of a single or a batch, around its send, if tracing is set up in this process.
+    """Makes the spans of messages, around their send, if tracing is set up in this process. The span of a message that
+    is sent by itself is the current one, so that the spans of client libraries belong to it.
 
     A message has no span if its writer was not sampled, or if its `traceparent` can't be read. Then it travels on as it
     is. If its writer was in no trace, it begins a trace of its own."""
     sends = _begin(destination, scheme, messages)
-    if sends.batch is None:
+    if not sends.spans:
         yield sends
         return
-    from opentelemetry.trace import use_span
-
     try:
-        # As the current span, so that the spans of client libraries belong to it.
-        with use_span(sends.batch, record_exception=False, set_status_on_exception=False):
+        with _current(sends):
             yield sends
     except BaseException as error:
         _end(sends, type(error).__name__)
@@ -114,8 +110,7 @@ def _begin(destination: str, scheme: str, messages: Sequence[LeasedMessage]) -> 
         if tracer is not None and any(origins):
             system = SYSTEMS.get(scheme, scheme)
             common = {"messaging.system": system, "messaging.destination.name": destination}
-            batch = _begin_batch(tracer, common, messages, origins)
-            return _begin_each(tracer, common, batch, messages, origins)
+            return _begin_each(tracer, common, messages, origins)
     except Exception:  # a sampler or a processor of the application's, which must not stop the message
         log.exception("sends to %s could not be traced", destination)
     return Sends(messages)
@@ -144,39 +139,23 @@ def _read(headers: Mapping[str, Any]) -> _Origin | None:
     return _Origin(writer) if writer.is_valid and writer.trace_flags.sampled else None
 
 
-def _begin_batch(
-    tracer: Tracer, common: Mapping[str, Any], messages: Sequence[LeasedMessage], origins: Sequence[_Origin | None]
-) -> Span:
-    from opentelemetry.trace import Link, SpanKind
+def _current(sends: Sends) -> AbstractContextManager[object]:
+    if len(sends.spans) != 1 or sends.spans[0] is None:
+        return nullcontext()
+    from opentelemetry.trace import use_span
 
-    links = [
-        Link(origin.writer, {"messaging.message.id": message.id})
-        for message, origin in zip(messages, origins, strict=True)
-        if origin is not None and origin.writer is not None
-    ]
-    operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
-    return tracer.start_span(
-        f"send {common['messaging.destination.name']}",
-        kind=SpanKind.CLIENT,
-        attributes={**common, **operation, "messaging.batch.message_count": len(messages)},
-        links=links,
-    )
+    return use_span(sends.spans[0], record_exception=False, set_status_on_exception=False)
 
 
 def _begin_each(
-    tracer: Tracer,
-    common: Mapping[str, Any],
-    batch: Span,
-    messages: Sequence[LeasedMessage],
-    origins: Sequence[_Origin | None],
+    tracer: Tracer, common: Mapping[str, Any], messages: Sequence[LeasedMessage], origins: Sequence[_Origin | None]
 ) -> Sends:
     """Begin the span of each message, and give the message its context."""
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
+    from opentelemetry.trace import NonRecordingSpan, SpanKind, set_span_in_context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    links = [Link(batch.get_span_context())] if batch.is_recording() else []
-    operation = {"messaging.operation.name": "publish", "messaging.operation.type": "create"}
+    operation = {"messaging.operation.name": "publish", "messaging.operation.type": "send"}
     ready: list[LeasedMessage] = []
     spans: list[Span | None] = []
     for message, origin in zip(messages, origins, strict=True):
@@ -198,26 +177,22 @@ def _begin_each(
                 "outbox.attempt": message.attempts,
                 "outbox.due_seconds": message.age,
             },
-            links=links,
         )
         carried = {name: value for name, value in message.headers.items() if name != "tracestate"}
         TraceContextTextMapPropagator().inject(carried, set_span_in_context(span, nowhere))
         ready.append(replace(message, headers=carried))
         spans.append(span)
-    return Sends(ready, batch=batch, spans=spans)
+    return Sends(ready, spans=spans)
 
 
 def _end(sends: Sends, broken: str | None = None) -> None:
     """End all spans. With codes, never with the text of an error, which may quote the payload."""
     outcomes = sends.outcomes if broken is None else [Outcome.retry(broken, "")] * len(sends.spans)
-    failed = [outcome for outcome in outcomes if outcome.result in FAILED]
     try:
         for span, outcome in zip(sends.spans, outcomes, strict=True):
             if span is not None:
                 span.set_attribute("outbox.outcome", str(outcome.result))
                 _end_one(span, outcome if outcome.result in FAILED else None)
-        if sends.batch is not None:
-            _end_one(sends.batch, failed[0] if failed else None)
     except Exception:  # as in _begin
         log.exception("the end of sends could not be traced")
 
