@@ -36,7 +36,6 @@ from outbox_tasks.local.commands import (
     publish_worker_argv,
 )
 from outbox_tasks.local.processes import Child, end_with_us
-from outbox_tasks.local.servers import EmbeddedServer
 from outbox_tasks.settings import Settings
 from tests.conftest import eventually
 
@@ -106,9 +105,9 @@ warm = cache(Warm)
 class Process:
     """A node's container, which here is a child process."""
 
-    def __init__(self, name: str, argv: list[str], log: Path, env: Mapping[str, str], prompt: str, fork: bool) -> None:
+    def __init__(self, name: str, argv: list[str], log: Path, env: Mapping[str, str], prompt: str) -> None:
         self.name = name
-        self._fork = fork and argv[:3] == PLAIN and "gevent" not in argv
+        self._fork = argv[:3] == PLAIN and "gevent" not in argv
         self.argv = argv
         self.ready_prompt = prompt
         self._log = log
@@ -227,39 +226,23 @@ class Beat(CeleryTestNode):  # type: ignore[misc]
 
 
 class Server:
-    """A broker node's container, which here is a Redis server. The test may kill an embedded one."""
+    """A broker node's container, which here is a Redis server that runs already."""
 
-    def __init__(self, url: str, server: EmbeddedServer | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self.server = server
         self.client = redis.Redis.from_url(url)
         self.id = self.name = "broker"
+        self.status = "running"
 
     @property
     def celeryconfig(self) -> dict[str, Any]:
         return {"url": self.url, "host_url": self.url}
 
-    @property
-    def status(self) -> str:
-        return "exited" if self.server and not self.server.alive else "running"
-
     def logs(self) -> str:
-        return self.server.tail(1000) if self.server else ""
+        return ""
 
     def ready(self) -> bool:
         return bool(self.client.ping())
-
-    def reload(self) -> None:
-        """Nothing is cached."""
-
-    def kill(self, signal: str | int = "SIGKILL") -> None:
-        assert self.server is not None
-        self.server.kill()
-
-    def restart(self, timeout: float = 60.0) -> None:
-        """At the same address, and empty."""
-        assert self.server is not None
-        self.server.restart()
 
     def teardown(self) -> None:
         self.client.close()
@@ -268,14 +251,13 @@ class Server:
 class Relay:
     """Starts processes of a relay with the same settings; all of them end with it."""
 
-    def __init__(self, directory: Path, values: Mapping[str, Any], *paths: Path, fork: bool = True) -> None:
+    def __init__(self, directory: Path, values: Mapping[str, Any], *paths: Path) -> None:
         self.values = dict(values)
         self.settings = Settings(**values)
         self.nodes: list[Worker | Beat] = []
         self._directory = directory
         self._numbers = count()  # of logs: a process that is taken off `nodes` has left its own, which says "ready"
         self.paths = paths
-        self._fork = fork
 
     def env(self, **values: Any) -> dict[str, str]:
         """The settings as a process takes them; None: not set."""
@@ -305,7 +287,7 @@ class Relay:
         return node
 
     def _process(self, name: str, argv: Sequence[str], prompt: str, values: Mapping[str, Any]) -> Process:
-        return Process(name, list(argv), self._directory / f"{name}.log", self.env(**values), prompt, self._fork)
+        return Process(name, list(argv), self._directory / f"{name}.log", self.env(**values), prompt)
 
     def ready(self) -> Self:
         """Wait until all have started."""

@@ -259,7 +259,7 @@ def test_for_root_postgresql_runs_as_somebody_else(
 
 
 class TestUp:
-    def test_it_relays_stops_clean_and_goes_on_in_its_directory_until_a_process_is_lost(self, tmp_path: Path) -> None:
+    def test_it_relays_until_it_is_stopped_and_leaves_nothing(self, tmp_path: Path) -> None:
         with up(tmp_path) as running_up:
             lines = read_until(running_up, "Ctrl-C stops everything")
             exports = exported(lines)
@@ -276,19 +276,17 @@ class TestUp:
             assert running_up.wait(60) == 0
         eventually(lambda: not any(map(running, pids)))
 
-        with up(tmp_path, "--no-flower", "--no-web") as again:
-            again_exports = exported(read_until(again, "Ctrl-C stops everything"))
-            assert again_exports == exports, "data and addresses stay in a given directory"
-            processes = psutil.Process(again.pid).children(recursive=True)
-            next(process for process in processes if "publish1@%h" in process.cmdline()).kill()
-            read_until(again, "publish1 has ended by itself, with exit code -9")
-            assert again.wait(60) == 1
-        eventually(lambda: not any(running(process.pid) for process in processes))
-
-    def test_without_a_relay_it_starts_the_servers_and_makes_the_tables(self, tmp_path: Path) -> None:
+    def test_without_a_relay_it_starts_the_servers_which_stay_in_their_directory_until_one_is_lost(
+        self, tmp_path: Path
+    ) -> None:
         with up(tmp_path, "--no-relay") as servers:
             exports = exported(read_until(servers, "Ctrl-C stops everything"))
             assert set(exports) == {"OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL"}
+            servers.send_signal(signal.SIGTERM)
+            assert servers.wait(60) == 0
+        with up(tmp_path, "--no-relay") as servers:
+            again = exported(read_until(servers, "Ctrl-C stops everything"))
+            assert again == exports, "data and addresses stay in a given directory"
             with psycopg.connect(exports["OUTBOX_DATABASE_URL"]) as connection:
                 assert connection.execute("SELECT count(*) FROM outbox_all").fetchone() == (0,)
             processes = psutil.Process(servers.pid).children(recursive=True)

@@ -24,11 +24,10 @@ from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.model import Outcome
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.relay.retry import DEFAULT_MAX_ATTEMPTS
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing import OutboxProbe
-from outbox_tasks.testing.store import ProbeMisused, ProbeStore, _seen
+from outbox_tasks.testing.store import ProbeMisused, ProbeStore
 from tests.conftest import MakeSettings, Rows, make_tables
 from tests.integration.acting import acted
 from tests.integration.own_database import own_database
@@ -190,10 +189,9 @@ class TestFailuresRead:
         assert "assert_not_published(): none expected, 2 found." in refusal(outbox.assert_not_published)
 
     def test_nothing_at_all(self, outbox: OutboxProbe) -> None:
-        assert refusal(outbox.assert_published, "order.created") == (
-            "assert_published('order.created'): at least one expected, none found. "
-            "Only committed messages are seen here; for others there is outbox.within(session).\nNothing was published."
-        )
+        hint = "Only committed messages are seen here; for others there is outbox.within(session)."
+        said = refusal(outbox.assert_published, "order.created")
+        assert said.splitlines()[0].endswith(f"at least one expected, none found. {hint}")
 
 
 class TestTasks:
@@ -224,12 +222,10 @@ class TestTasks:
     def test_a_refusal_shows_tasks_as_calls(self, outbox: OutboxProbe, stored: Any, publish: Publish) -> None:
         stored((42,), {"lang": "de"}, countdown=60)
         publish()
-        text = refusal(outbox.assert_task, "shop.tasks.send_receipt", args=(43,), kwargs={"lang": "en"}, queue="other")
-        assert text.splitlines()[1:] == [
-            "What was published (2):",
+        text = refusal(outbox.assert_task, "shop.tasks.send_receipt", args=(43,), queue="other")
+        assert text.splitlines()[2:] == [
             "   1 task shop.tasks.send_receipt(42, lang='de') → tasks, queue 'mails'  (scheduled)",
             "       - args.0 is 42, not 43",
-            "       - kwargs.lang is 'de', not 'en'",
             "       - queue is 'mails', not 'other'",
             """   2 order.created → orders  {"id":42}""",
         ]
@@ -292,15 +288,6 @@ class TestWithin:
             await engine.dispose()
 
         asyncio.run(run())
-
-    def test_a_payload_as_psycopg2_gives_it_can_be_read_too(self) -> None:
-        row: dict[str, Any] = dict.fromkeys(
-            ("event_type", "destination", "key", "content_type", "state", "attempts", "error_code", "error")
-        )
-        message = _seen(
-            {**row, "id": str(uuid4()), "headers": "{}", "created_at": 0, "due": None, "payload": memoryview(b"{}")}
-        )
-        assert message.json == {}
 
 
 class TestDrain:
@@ -384,13 +371,6 @@ class TestFail:
         assert [(message.json["id"], message.attempts, message.error_code) for message in delivered] == [
             (42, 3, "busy"), (43, 1, None),
         ]  # fmt: skip
-
-    def test_until_it_is_dead(self, outbox: OutboxProbe, publish: Publish) -> None:
-        publish()
-        outbox.fail("orders", times=None)
-        assert outbox.drain() == []
-        [message] = outbox.published
-        assert (message.state, message.attempts, message.due) == ("dead", DEFAULT_MAX_ATTEMPTS, None)
 
     @pytest.mark.parametrize(
         ("answer", "state", "attempts", "code"),
