@@ -42,7 +42,7 @@ page = Page(outbox_of_project(), who=person_of)
 def show(request: Any, path: str) -> HttpResponse | StreamingHttpResponse:
     """Answer a request, or send people to the project's login first."""
     is_stranger = not (path.startswith("static/") or request.user.is_authenticated)
-    if is_stranger and request.method == "GET" and "hx-request" not in request.headers:
+    if is_stranger and request.method == "GET" and "x-refresh" not in request.headers:
         return redirect_to_login(request.get_full_path())
     head: list[Any] = []
     chunks = page.wsgi(_environ(request, path), lambda *started: head.extend(started[:2]))

@@ -154,7 +154,6 @@ def when(moment: datetime | None) -> Markup | str:
 
 
 def _time(moment: datetime, shown: str) -> Markup:
-    """The browser adds the local time to the title."""
     template = Markup('<time datetime="{}" title="{}">{}</time>')
     return template.format(moment.astimezone(UTC).isoformat(), text.moment(moment), shown)
 

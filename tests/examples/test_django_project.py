@@ -138,7 +138,7 @@ def test_the_fixture_under_pytest_django(project: Project, tmp_path: Path) -> No
 def test_the_page_asks_django_who_visits_and_what_they_may_do(site: httpx.Client, project: Project) -> None:
     answer = site.get("/outbox/")
     assert (answer.status_code, answer.headers["location"]) == (302, "/admin/login/?next=/outbox/")
-    assert site.get("/outbox/", headers={"HX-Request": "true"}).status_code == 403  # a refresh can't sign in
+    assert site.get("/outbox/", headers={"X-Refresh": "yes"}).status_code == 403  # a refresh can't sign in
     made = "from django.contrib.auth.models import Permission, User as U\n"
     made += "for name in ('anna', 'ben', 'chris'): U.objects.create_user(name, password='x', is_staff=True)\n"
     made += "U.objects.filter(username='anna').update(is_superuser=True)\n"

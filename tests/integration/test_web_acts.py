@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html import unescape
 from typing import Any
-from urllib.parse import parse_qs
 from uuid import UUID, uuid4
 
 import httpx
@@ -88,26 +87,17 @@ def settle_all(store: Store) -> None:
 
 
 class TestErrors:
-    def test_are_groups_by_destination_and_code_with_their_numbers(self, browser: Browser, rows: Rows) -> None:
-        """274 groups were seen for five codes: texts that name customers differ, and so do event types."""
-        for place in range(60):
-            customer = "cus_" + "".join(chr(ord("g") + place // 15**n % 15) for n in range(3))
-            bury(rows, last_error=f"{customer} is unknown", event_type=f"order.{place % 6}")
+    def test_are_groups_with_their_numbers(self, browser: Browser, rows: Rows) -> None:
+        bury(rows, 60)
         bury(rows, 2, destination="mails", last_error_code="timeout")
         html = browser.read("/errors")
-        assert html.count("<tr>") == 1 + 2
         shown = words(html)
-        assert re.search(
-            r"orders http_400 60 \d+ (s|min) ago \d+ (s|min) ago .* and 3 more .* and 59 more texts", shown
-        )
+        assert re.search(r"[0-9a-f]{12} 60 \d+ \w+ ago \d+ \w+ ago orders order.created http_400 refused", shown)
         assert shown.index("http_400") < shown.index("timeout")
-        [link] = re.findall(r'href="(/errors\?[^"]*http_400)"', html)
-        path, _, query = unescape(link).partition("?")
-        first = browser.ask("GET", path, parse_qs(query)).text
-        assert (first.count("<tr>"), "Redrive all of these" in first) == (1 + 50, True)
+        assert "Redrive all of these" not in shown
         for name, value in (("destination", "mails"), ("error", "timeout")):
             shown = browser.text("/errors", **{name: value})
-            assert ("timeout" in shown, "http_400" in shown) == (True, False)
+            assert ("timeout" in shown, "http_400" in shown, "Redrive all of these" in shown) == (True, False, True)
 
     def test_one_group_is_a_list_of_messages(self, browser: Browser, store: Store, rows: Rows) -> None:
         assert "No dead letters." in browser.text("/errors")

@@ -302,7 +302,7 @@ class TestDoctor:
         assert "outbox-tasks redrive" in text
         assert "✗ open" in text
         assert "<script>alert" not in html
-        assert "hx-get" not in html
+        assert "data-again" not in html
         assert statements(browser, "/doctor") == []  # all who come in the same seconds share a look
 
 
@@ -325,7 +325,7 @@ def test_without_tables_or_a_database_the_page_says_so(
             assert said in unescape(answer.text)
         start = browser.get("/")
         assert (start.status_code, fact in words(start.text), "<h2>" in start.text) == (503, True, False)
-        assert 'hx-get="/"' in start.text  # it recovers by itself
+        assert 'data-again="/"' in start.text  # it recovers by itself
         assert fact in browser.text("/doctor")
 
 

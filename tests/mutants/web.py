@@ -55,7 +55,7 @@ FAULTS = [
     Fault(f"{WEB}/render.py",
         'datetime="{}" title="{}">{}</time>\')\n    return template.format(moment.astimezone(UTC).isoformat()',
         'datetime="{}" title="{}">{}</time>\')\n    return template.format(moment.replace(tzinfo=UTC).isoformat()',
-        f"{UNIT}::TestTexts", "Where the database's zone is another one, the browser shows a wrong local time."),
+        f"{UNIT}::TestTexts", "Where the database's zone is another one, programs read a wrong time."),
     Fault("outbox_tasks/text.py", "{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC", "{at:%Y-%m-%d %H:%M:%S} UTC",
         f"{UNIT}::TestTexts", "Times of another zone are called UTC."),
     Fault(f"{WEB}/visit.py", "return self.person.role >= role and not (role is Role.ACT and self.read_only)",

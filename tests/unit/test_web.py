@@ -90,7 +90,7 @@ class TestWhoMayComeIn:
             refused = browser.get("/")
             assert refused.status_code == 401
             assert "orders" not in refused.text
-            assert "hx-get" not in refused.text  # who fills in the form is not disturbed
+            assert "data-again" not in refused.text  # who fills in the form is not disturbed
 
     def test_who_has_the_password_comes_in_and_is_where_they_wanted_to_be_and_signs_out(self, page: Page) -> None:
         browser = Browser(page)
@@ -240,7 +240,7 @@ class TestAnswers:
         trouble = Browser(make_page(who=visitor)).get("/keys", a="ü&")
         assert trouble.status_code == 503
         assert "can&#39;t serve the outbox" in trouble.text
-        assert 'hx-get="/keys?a=%C3%BC%26"' in trouble.text  # so that it recovers by itself
+        assert 'data-again="/keys?a=%C3%BC%26"' in trouble.text  # so that it recovers by itself
 
     def test_every_answer_says_what_the_browser_may_load(self, page: Page) -> None:
         browser = Browser(page)
@@ -258,7 +258,7 @@ class TestAnswers:
         for path in ("/nothing", "//", "/static/", "/static/%2e%2e/page.py", "/keys/", "/<script>"):
             missing = browser.get(path)
             assert (missing.status_code, "<script>" in missing.text) == (404, False), path
-        for name in ("style.css", "page.js", "htmx.min.js", "htmx.LICENSE"):
+        for name in ("style.css", "page.js"):
             assert browser.get(f"/static/{name}").status_code == 200
             head = browser.ask("HEAD", f"/static/{name}")
             assert (head.content, int(head.headers["Content-Length"]) > 500) == (b"", True)

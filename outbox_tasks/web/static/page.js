@@ -13,9 +13,20 @@
     return document.activeElement?.matches(FIELDS) && live().contains(document.activeElement);
   }
 
-  function refresh() {
-    if (document.hidden || asking || !live().hasAttribute("hx-get") || writes()) return;
-    window.htmx.trigger(live(), "refresh");
+  async function refresh() {
+    const again = live().dataset.again;
+    if (document.hidden || asking || !again || writes()) return;
+    asking = true;
+    try {
+      const answer = await fetch(again, { headers: { "X-Refresh": "yes" }, signal: AbortSignal.timeout(10 * 1000) });
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
+      gone.hidden = Boolean(fresh); // a proxy in front of the page may answer in its place
+      if (fresh && !writes()) renew(live(), fresh);
+      offerCopies();
+    } catch {
+      gone.hidden = false;
+    }
+    asking = false;
   }
 
   // What makes two elements the same thing: a row that moves down stays the row of its message.
@@ -69,23 +80,6 @@
     return next;
   }
 
-  window.htmx.defineExtension("renew", {
-    isInlineSwap: (style) => style === "renew",
-    handleSwap: (style, target, fragment) => {
-      const fresh = fragment.querySelector("#live");
-      gone.hidden = Boolean(fresh); // a proxy in front of the page may answer in its place
-      if (fresh) renew(target, fresh);
-      offerCopies();
-      return [];
-    },
-  });
-
-  document.addEventListener("htmx:beforeRequest", () => { asking = true; });
-  document.addEventListener("htmx:afterRequest", (event) => {
-    asking = false;
-    if (event.detail.xhr.status === 0) gone.hidden = false;
-  });
-
   function offerCopies() {
     for (const button of document.querySelectorAll("button.copy")) button.hidden = !navigator.clipboard;
   }
@@ -113,12 +107,6 @@
       event.preventDefault();
       search.focus();
     }
-  });
-
-  document.addEventListener("mouseover", (event) => {
-    const time = event.target.closest("time");
-    if (!time || time.title.includes("local")) return;
-    time.title += ` = ${new Date(time.dateTime).toLocaleString()} local time`;
   });
 
   document.addEventListener("visibilitychange", refresh);
