@@ -176,7 +176,7 @@ def test_nobody_is_shut_out_of_any_page(open_page: Open, rows: Rows) -> None:
             assert (path, width, page.evaluate(sideways)) == (path, width, False)
     page.goto(act)
     page.get_by_role("button", name="Stop").click()
-    expect(page.get_by_text(f"{NAME} stopped it")).to_be_visible()
+    expect(page.get_by_text(f"stopped by {NAME}")).to_be_visible()
 
 
 def axed(page: Page) -> Page:
