@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -83,29 +82,6 @@ def tasks(flower: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def page(chromium: Browser, flower: str) -> Page:
-    """Of somebody who has the password."""
-    made = chromium.new_context(http_credentials={"username": "outbox", "password": PASSWORD}).new_page()
-    made.set_default_timeout(60_000)
-    return made
-
-
-TABLE = """search => {
-    const table = $('#tasks-table');
-    if (!table[0]?.tHead) return [];  // while the page draws it anew
-    table.DataTable().page.len(100).search(search).draw();
-    const titles = [...table[0].tHead.rows[0].cells].map(cell => cell.textContent.trim());
-    return [...table[0].tBodies[0].rows].map(row => Object.fromEntries(
-        [...row.cells].map((cell, n) => [titles[n], cell.innerText.trim()])));
-}"""
-
-
-def found(page: Page, search: str) -> dict[str, dict[str, str]]:
-    """The rows that people see when they type this into the search of the page of tasks, by message id."""
-    return {row["UUID"]: row for row in page.evaluate(TABLE, search) if "State" in row}
-
-
 ORDERS: dict[str, dict[str, Any]] = {
     "created": {}, "stubborn": {"fail": 2}, "hopeless": {"fail": 99}, "refused": {"refuse": "429: can't"},
     "delayed": {"fail": 1, "retry_after": 50},  # so that it still waits when it is seen
@@ -113,10 +89,10 @@ ORDERS: dict[str, dict[str, Any]] = {
 """What a message tells its destination to do, by the last word of its type."""
 
 
-def test_people_see_each_message_with_its_type_and_destination(
-    page: Browser, flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
+def test_each_message_is_listed_with_its_type_and_destination(
+    flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
 ) -> None:
-    """A row each: those that are sent, that wait for their next attempt, with its time, and that are dead."""
+    """Those that are sent, that wait for their next attempt, and that are dead."""
 
     def publish(word: str, to: str = "told") -> str:
         with Session(engine) as session, session.begin():
@@ -141,7 +117,9 @@ def test_people_see_each_message_with_its_type_and_destination(
         assert "told" in task["args"]
         assert (task["received"] is None, task["started"] is None) == (False, False)
     assert "429: can't" in seen("refused")["exception"]
-    eventually(lambda: seen("delayed").get("eta"), 60)
+    eventually(lambda: seen("delayed").get("eta"))  # it waits for its next attempt, whose time is shown
+    assert datetime.fromisoformat(seen("delayed")["eta"]).astimezone(UTC) > datetime.now(UTC)
+    assert (seen("delayed")["state"], seen("delayed")["retries"]) in (("RETRY", 0), ("RETRY", 1), ("RECEIVED", 1))
 
     def results(name: str) -> list[str]:
         return [task["result"] for task in tasks(flower).values() if (task["name"], task["state"]) == (name, "SUCCESS")]
@@ -149,16 +127,3 @@ def test_people_see_each_message_with_its_type_and_destination(
     eventually(lambda: any("sent " in result for result in results(DRAIN_TASK)))
     assert not drained & tasks(flower).keys()
     assert repr(NOTHING_CLAIMED) not in results(CLAIM_TASK)
-
-    page.goto(f"{flower}/tasks")
-    page.wait_for_function("() => window.$ && $.fn.dataTable && $.fn.dataTable.isDataTable('#tasks-table')")
-    row = eventually(lambda: found(page, "args:order.created").get(ids["created"]))
-    assert (row["Name"], row["State"], row["ETA"], "told" in row["args"]) == (PUBLISH_TASK, "SUCCESS", "", True)
-    row = eventually(lambda: found(page, "args:order.delayed").get(ids["delayed"]))
-    assert row["State"] in ("RETRY", "RECEIVED")  # received again, to wait; Flower may hear of the retry a moment later
-    assert row["Retries"] == "1"
-    assert datetime.fromisoformat(row["ETA"]).astimezone(UTC) > datetime.now(UTC)
-    row = eventually(lambda: found(page, "state:FAILURE args:told").get(ids["refused"]))
-    assert "order.refused" in row["args"]
-    page.goto(f"{flower}/task/{ids['refused']}")
-    page.get_by_text("429: can't").first.wait_for()

@@ -73,12 +73,13 @@ def test_refusals_are_counted_until_a_send_arrives(store: Store) -> None:
     assert seen == [1, 3, 0, 1]
 
 
-def test_a_claim_of_this_app_leaves_its_facts(counters: Counters, app: Celery, store: Store) -> None:
+def test_a_claim_of_this_app_leaves_its_facts(counters: Counters, app: Celery, store: Store, rows: Rows) -> None:
     with Celery("other", set_as_current=False) as other:
         claimed.send(sender=other, tally=Tally(singles=1), seconds=0.1)
-        settled.send(sender=other, destination="orders", lease="x", verdicts=[], seconds=0.1)
+        verdicts = [Verdict(message(1), Step.SENT)]
+        settled.send(sender=other, destination="orders", lease="x", verdicts=verdicts, seconds=0.1)
     assert counters.flush()
-    assert "claim" not in Heartbeats.read(store).last
+    assert (counted(rows), Heartbeats.read(store).last) == ({}, {})
     tally = Tally(singles=7, drains=2, held_back=True, queued=300)
     tally.expired["orders", "lease_expired"] = 4
     claimed.send(sender=app, tally=tally, seconds=0.25)

@@ -100,6 +100,15 @@ class TestRowLevelSecurity:
         assert "check_failed" not in problems
         place.run(*hidden.remedy.partition("\n--")[0].split("\n"))
         assert found(relay, "rows_hidden") == {}
+        place.run(
+            f'ALTER TABLE outbox_ready OWNER TO "{place.role}"',
+            HIDE.format(table="outbox_ready"),
+            "ALTER TABLE outbox_ready FORCE ROW LEVEL SECURITY",
+        )
+        try:
+            assert "NO FORCE" in found(relay, "rows_hidden")["rows_hidden"].remedy  # from the owner, too
+        finally:
+            place.run("ALTER TABLE outbox_ready OWNER TO CURRENT_USER")
 
     def publish(self, place: Place) -> None:
         with place.engine.begin() as connection:

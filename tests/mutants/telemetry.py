@@ -51,4 +51,6 @@ FAULTS = [
           'line["exception"] = self.formatException(record.exc_info)', LOGS, "a traceback shows a password"),
     Fault(f"{ROOM}/logs.py", "if record.levelno != logging.INFO:", "if record.levelno < logging.INFO:", LOGS,
           "errors of claims are logged at DEBUG"),
+    Fault(f"{ROOM}/monitor.py", "(not liveness.connected and refuses(resources.app))", "not liveness.connected",
+          "tests/integration/test_monitor.py", "a worker that hangs without its broker is never started anew"),
 ]  # fmt: skip
