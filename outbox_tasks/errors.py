@@ -129,6 +129,13 @@ class UncapturableTask(MessageRefused):
     says = "The task {task!r} was refused: {reason}."
 
 
+class SentPastOutbox(OutboxError):
+    says = """
+    Task {task!r} was called past the outbox in {place}, while {what}: a worker may run it before the commit, or
+    although there is none. Store it with outbox.delay(session, task, …) or inside `with outbox.capture(session):`. If
+    it is meant, say so: `with outbox.direct():`."""
+
+
 class CaptureLost(OutboxError):
     says = """
     A block of outbox.capture or outbox.direct ended in another context than it began in, so calls of tasks between

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from uuid import UUID
 
 from celery import Celery, Task, current_app
@@ -261,6 +261,15 @@ class Outbox:
             self._writer = self._new_writer(app)
         if capture is not None:
             capture_app(app, lambda: self._target_of(capture))
+
+    def guard(self, app: Celery, mode: Literal["warn", "raise"] = "warn") -> None:
+        """Warn of tasks that `app` sends past the outbox, once for each call site, or raise `SentPastOutbox`.
+
+        That is a call outside of `capture` and `direct` while a transaction is open here: of a SQLAlchemy session that
+        has changed something, or of Django's `atomic`. Also for eager apps. Tests use "raise".
+        """
+        check_app("app", app)
+        satellite("guard").guard(app, mode)
 
     def supervise(self, app: Celery) -> None:
         """Supervise the stored tasks of `app` that go to its own broker: the row of each stays until the app's workers

@@ -125,6 +125,8 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
             target = None if run is None else run.target_of(task_id, parent_id)
         else:
             target = _chosen(self)
+            if target is None and (guard := getattr(self, "outbox_guard", None)) is not None:
+                guard(call.get("name", ""))
         if target is None:
             return send_task(self, *args, **options)
         if call.get("connection") is not None:

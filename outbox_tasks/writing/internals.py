@@ -30,6 +30,13 @@ def wrap_calls(send_task: Wrap, then: Wrap, get: Wrap) -> None:
     AsyncResult.get = AsyncResult.wait = get(AsyncResult.get)
 
 
+def wrap_eager(wrap: Wrap) -> None:
+    """Wrap `Task.apply`, in which the calls of an eager app end: they send nothing."""
+    from celery import Task
+
+    Task.apply = wrap(Task.apply)
+
+
 def sends_what_follows() -> bool:
     """Whether a worker sends what follows the task that has ended. Celery has this mark since 5.7."""
     from celery.app import amqp
@@ -69,3 +76,9 @@ def block_of_test(connection: Any) -> object | None:
     """The transaction of a Django `TestCase` that is open on a connection, which it rolls back: its innermost `Atomic`
     with `_from_testcase`."""
     return next((block for block in reversed(connection.atomic_blocks) if block._from_testcase), None)
+
+
+def in_block_of_app(connection: Any) -> bool:
+    """Whether a Django connection is in an `atomic` block of the application: not just in that of a `TestCase`."""
+    blocks = connection.atomic_blocks
+    return bool(connection.in_atomic_block and not (blocks and blocks[-1]._from_testcase))

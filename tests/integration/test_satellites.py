@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SATELLITES = ("archive", "django", "events", "feeds", "supervised", "testing")
+SATELLITES = ("archive", "django", "events", "feeds", "guard", "supervised", "testing")
 NEEDS = {"django": "supervised"}
 """Satellites that need another one."""
 CORE_TESTS = ["tests/unit/test_retry.py", "tests/storage/test_write.py", "tests/integration/test_claim.py"]

@@ -229,3 +229,7 @@ def test_django_marks_the_transaction_that_a_test_case_rolls_back() -> None:
     of_test._from_testcase = True
     connection.atomic_blocks += [outer, of_test, inner]
     assert of_writing.block_of_test(connection) is of_test
+    connection.in_atomic_block = True
+    assert of_writing.in_block_of_app(connection)
+    connection.atomic_blocks.pop()
+    assert not of_writing.in_block_of_app(connection)
