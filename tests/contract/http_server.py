@@ -1,4 +1,4 @@
-"""An HTTP server for webhooks, a program of its own: `python http_server.py PORT [CERTIFICATE]`.
+"""An HTTP server for webhooks, a program of its own: `python http_server.py PORT`.
 
 It keeps what is posted, in memory, by place (the last part of the path), and gives it out at `GET /received/<place>`.
 What it answers is in the request's header `x-answer`, as JSON: `status`, `headers`, `body`, `after` (seconds), and
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 import sys
 import time
 from collections import defaultdict
@@ -100,14 +99,5 @@ class Server(ThreadingHTTPServer):
         """Clients may leave."""
 
 
-def main(port: str, certificate: str | None = None) -> None:
-    server = Server(("127.0.0.1", int(port)), Endpoint)
-    if certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    server.serve_forever()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    Server(("127.0.0.1", int(sys.argv[1])), Endpoint).serve_forever()

@@ -12,7 +12,7 @@ import redis
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.servers import EmbeddedServer, EmbeddedValkey
+from outbox_tasks.local.servers import EmbeddedValkey
 from tests.conftest import eventually
 from tests.contract.counterparts import Counterpart
 
@@ -77,10 +77,12 @@ class ChildCounterpart(Counterpart):
         return [self.child.pid]
 
 
-class EmbeddedCounterpart(Counterpart):
-    """A server as `outbox_tasks.local.servers` has them."""
+class ValkeyCounterpart(Counterpart):
+    """A Redis-compatible server; `teller` needs a password, nobody else does."""
 
-    server: EmbeddedServer
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = EmbeddedValkey()
 
     def start(self) -> None:
         self.server.start()
@@ -94,14 +96,6 @@ class EmbeddedCounterpart(Counterpart):
     @property
     def pids(self) -> list[int]:
         return [self.server.pid]
-
-
-class ValkeyCounterpart(EmbeddedCounterpart):
-    """A Redis-compatible server; `teller` needs a password, nobody else does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.server: EmbeddedValkey = EmbeddedValkey()
 
     @abstractmethod
     def url_on(self, broker: str, place: str) -> str:

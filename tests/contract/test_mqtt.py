@@ -11,7 +11,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 
 from outbox_tasks.destinations.mqtt.publisher import FORBIDDEN
 from outbox_tasks.model import Result
-from tests.contract.counterparts.mqtt import Counterpart, Mosquitto
+from tests.contract.counterparts.mqtt import Counterpart
 from tests.contract.messages import SENT, brief, loaded, message, numbers, published, results, settled
 
 
@@ -55,7 +55,7 @@ def test_every_character_that_is_not_forbidden_arrives(target: Counterpart) -> N
     assert [arrived.headers["text"] for arrived in target.received()] == texts
 
 
-@pytest.mark.parametrize("size", [Mosquitto.largest + 1, Mosquitto.packet], ids=["refused", "not even sent"])
+@pytest.mark.parametrize("size", [Counterpart.largest + 1, Counterpart.packet], ids=["refused", "not even sent"])
 def test_what_the_server_refuses_for_its_size_does_no_harm(target: Counterpart, size: int) -> None:
     """mosquitto closes the connection over a message that it refuses, and we may not come to read the refusal. What it
     has not acknowledged is not published again by ourselves."""
@@ -68,13 +68,13 @@ def test_what_the_server_refuses_for_its_size_does_no_harm(target: Counterpart, 
 
 
 def test_a_topic_that_we_may_not_write_to_is_an_outage(target: Counterpart) -> None:
-    with closing(loaded(f"{target.server.url}/private/orders")) as publisher:
+    with closing(loaded(target.url_of("private/orders"))) as publisher:
         outcomes = settled(publisher, message(0), message(1))
     assert brief(outcomes) == [(Result.OUTAGE, "unauthorized")] * 2
 
 
 def test_a_topic_that_nobody_has_subscribed_to_is_none_the_worse(target: Counterpart) -> None:
-    with closing(loaded(f"{target.server.url}/nobody/listens")) as publisher:
+    with closing(loaded(target.url_of("nobody/listens"))) as publisher:
         assert publisher.publish([message(0), message(1)]) == [SENT, SENT]
 
 
@@ -97,7 +97,7 @@ def test_the_last_message_is_retained_if_wished(target: Counterpart) -> None:
 def retained(target: Counterpart) -> list[bytes]:
     """What somebody gets who subscribes now."""
     found: Any = subscribe.simple(
-        target.place, qos=1, port=target.server.port, hostname="127.0.0.1", protocol=MQTTProtocolVersion.MQTTv5,
+        target.place, qos=1, port=target.port, hostname="127.0.0.1", protocol=MQTTProtocolVersion.MQTTv5,
         auth={"username": "teller", "password": "r:ght"}, retained=True,
     )  # fmt: skip
     return [found.payload]

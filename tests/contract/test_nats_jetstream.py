@@ -10,7 +10,7 @@ from nats.js import JetStreamContext
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.model import Result
-from tests.contract.counterparts.nats_jetstream import Counterpart, Nats
+from tests.contract.counterparts.nats_jetstream import Counterpart
 from tests.contract.messages import SENT, loaded, message, numbers, published, results, within
 
 
@@ -80,13 +80,13 @@ def test_what_is_no_header_of_nats_is_dead(target: Counterpart, headers: dict[st
 
 def test_headers_count_against_the_servers_limit(target: Counterpart) -> None:
     """The client counts the payload only, and the server closes the connection, on the neighbours too."""
-    large = message(1, payload=b"x" * (Nats.largest - 100))
+    large = message(1, payload=b"x" * (Counterpart.largest - 100))
     with closing(loaded(target.url(target.place))) as publisher:
         outcomes = publisher.publish([message(0), large, message(2)])
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
         assert outcomes[1].code == "too_large"
         size = int(str(outcomes[1].error).split()[0])
-        fits = message(3, payload=b"x" * (Nats.largest - 100 - (size - Nats.largest)))
+        fits = message(3, payload=b"x" * (Counterpart.largest - 100 - (size - Counterpart.largest)))
         assert publisher.publish([fits, message(4)]) == [SENT, SENT]
 
 
@@ -106,7 +106,7 @@ def test_a_stream_that_is_full_is_out_of_order(target: Counterpart) -> None:
 
 def test_a_subject_that_we_may_not_publish_to_is_an_outage(target: Counterpart) -> None:
     """The server says so beside the acknowledgements, and does not let us wait for them."""
-    url = f"nats://mute:mute@{LOOPBACK}:{target.server.port}/private.orders"
+    url = target.url_of("private.orders", "mute:mute")
     with closing(loaded(url, send_timeout=11)) as publisher, within(1):
         outcomes = publisher.publish([message(0), message(1)])
     assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "unauthorized")}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar
 from uuid import uuid4
 
@@ -16,11 +14,10 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.servers import EmbeddedServer
 from tests.contract.counterparts import Received
-from tests.contract.own_server import EmbeddedCounterpart
+from tests.contract.own_server import ChildCounterpart, listens
 
 CONFIGURATION = """
 user root
@@ -32,57 +29,22 @@ max_packet_size {packet}
 listener {port} {host}
 password_file {directory}/passwords
 acl_file {directory}/permissions
-{more}
 """
 PERMISSIONS = "user teller\ntopic readwrite #\ntopic deny private/#\n"
 
 
-class Mosquitto(EmbeddedServer):
-    """mosquitto as our child, which forgets everything at each end."""
+class Counterpart(ChildCounterpart):
+    """mosquitto, which forgets everything at each end."""
 
-    name = "mosquitto"
-    largest = 256 * 1024
-    packet = 512 * 1024
-    more = ""
-
-    @property
-    def url(self) -> str:
-        return f"mqtt://teller:r%3Aght@{LOOPBACK}:{self.port}"
-
-    def _write_passwords(self, directory: Path) -> None:
-        (directory / "permissions").write_text(PERMISSIONS)
-        (directory / "passwords").write_text("teller:r:ght\n")
-        (directory / "passwords").chmod(0o600)
-        with Child.start(
-            "mosquitto_passwd", ["mosquitto_passwd", "-b", str(directory / "passwords"), "teller", "r:ght"]
-        ) as made:
-            made.wait(10)
-
-    def _start_child(self, port: int, log: Path) -> Child:
-        directory = self.directory
-        self._write_passwords(directory)
-        file = directory / "mosquitto.conf"
-        facts = {"host": LOOPBACK, "port": port, "directory": directory, "more": self.more}
-        file.write_text(CONFIGURATION.format(**facts, largest=self.largest, packet=self.packet))
-        return Child.start(self.name, ["mosquitto", "-c", str(file)], log=log, cwd=directory)
-
-    def _is_ready(self, child: Child, port: int) -> bool:
-        try:
-            with socket.create_connection((LOOPBACK, port), timeout=2):
-                return "running" in child.tail(100)
-        except OSError:
-            return False
-
-
-class Counterpart(EmbeddedCounterpart):
     name: ClassVar[str] = "mqtt"
     # Texts of MQTT carry all of Unicode, but no control characters: test_mqtt.py sends both.
     control_characters: ClassVar[bool] = False
-    largest: ClassVar[int | None] = Mosquitto.largest
+    largest: ClassVar[int] = 256 * 1024
+    packet: ClassVar[int] = 512 * 1024
 
     def __init__(self) -> None:
         super().__init__()
-        self.server: Mosquitto = Mosquitto()
+        self.port = free_port()
         self._arrived: list[MQTTMessage] = []
 
     @classmethod
@@ -90,19 +52,36 @@ class Counterpart(EmbeddedCounterpart):
         missing = [program for program in ("mosquitto", "mosquitto_passwd") if not shutil.which(program)]
         return f"not installed: {', '.join(missing)}" if missing else None
 
+    def launch(self) -> Child:
+        passwords, file = self.directory / "passwords", self.directory / "mosquitto.conf"
+        (self.directory / "permissions").write_text(PERMISSIONS)
+        passwords.write_text("")
+        passwords.chmod(0o600)
+        with Child.start("mosquitto_passwd", ["mosquitto_passwd", "-b", str(passwords), "teller", "r:ght"]) as made:
+            assert made.wait(10) == 0, made.tail()
+        facts = {"host": LOOPBACK, "port": self.port, "directory": self.directory}
+        file.write_text(CONFIGURATION.format(**facts, largest=self.largest, packet=self.packet))
+        return Child.start(self.name, ["mosquitto", "-c", str(file)], cwd=self.directory)
+
+    def answers(self) -> bool:
+        return self.child is not None and "running" in self.child.tail(100) and listens(self.port)
+
     def new_place(self) -> str:
         self._arrived = []
         return super().new_place()
 
     def url(self, place: str) -> str:
         self._subscribed(place, until=lambda arrived: True)
-        return f"{self.server.url}/{place}"
+        return self.url_of(place)
+
+    def url_of(self, topic: str) -> str:
+        return f"mqtt://teller:r%3Aght@{LOOPBACK}:{self.port}/{topic}"
 
     def url_at(self, port: int) -> str:
         return f"mqtt://{LOOPBACK}:{port}/{self.place}"
 
     def wrong_password_url(self, place: str) -> str:
-        return f"mqtt://teller:wrong@{LOOPBACK}:{self.server.port}/{place}"
+        return f"mqtt://teller:wrong@{LOOPBACK}:{self.port}/{place}"
 
     def received(self) -> list[Received]:
         return [_received(message) for message in self.raw()]
@@ -130,7 +109,7 @@ class Counterpart(EmbeddedCounterpart):
         client.on_message = lambda _, __, message: arrived.append(message)
         lasting = Properties(PacketTypes.CONNECT)
         lasting.SessionExpiryInterval = 3600
-        client.connect(LOOPBACK, self.server.port, clean_start=False, properties=lasting)
+        client.connect(LOOPBACK, self.port, clean_start=False, properties=lasting)
         deadline = time.monotonic() + 10
         while not subscribed or not until([message.payload for message in arrived]):
             assert time.monotonic() < deadline, "the subscriber has got nothing"

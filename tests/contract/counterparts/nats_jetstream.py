@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 from uuid import uuid4
@@ -16,11 +14,10 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.servers import EmbeddedServer
 from tests.contract.counterparts import Received
-from tests.contract.own_server import EmbeddedCounterpart
+from tests.contract.own_server import ChildCounterpart, listens
 
 CONFIGURATION = """
 host: "{host}"
@@ -34,61 +31,46 @@ authorization {{
     {{ user: mute, password: mute, permissions: {{ publish: {{ deny: "private.>" }} }} }}
   ]
 }}
-{more}
 """
 
 
-class Nats(EmbeddedServer):
-    """nats-server as our child; its streams live as long as its directory."""
-
-    name = "NATS"
-    largest = 256 * 1024
-    more = ""
-
-    @property
-    def url(self) -> str:
-        return f"nats://teller:r%3Aght@{LOOPBACK}:{self.port}"
-
-    def _start_child(self, port: int, log: Path) -> Child:
-        directory = self.directory
-        file = directory / "nats.conf"
-        facts = {"host": LOOPBACK, "port": port, "largest": self.largest, "directory": directory, "more": self.more}
-        file.write_text(CONFIGURATION.format(**facts))
-        return Child.start(self.name, ["nats-server", "--config", str(file)], log=log, cwd=directory)
-
-    def _is_ready(self, child: Child, port: int) -> bool:
-        """It answers on its port, and has written the line that comes when JetStream is ready too."""
-        try:
-            with socket.create_connection((LOOPBACK, port), timeout=2) as probe:
-                return probe.recv(5) == b"INFO " and "Server is ready" in child.tail(100)
-        except OSError:
-            return False
-
-
-class Counterpart(EmbeddedCounterpart):
+class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "nats"
-    largest: ClassVar[int | None] = Nats.largest
+    largest: ClassVar[int] = 256 * 1024
 
     def __init__(self) -> None:
         super().__init__()
-        self.server: Nats = Nats()
+        self.port = free_port()
 
     @classmethod
     def missing(cls) -> str | None:
         return None if shutil.which("nats-server") else "the program nats-server is not installed"
 
+    def launch(self) -> Child:
+        file = self.directory / "nats.conf"
+        facts = {"host": LOOPBACK, "port": self.port, "largest": self.largest, "directory": self.directory}
+        file.write_text(CONFIGURATION.format(**facts))
+        return Child.start(self.name, ["nats-server", "--config", str(file)], cwd=self.directory)
+
+    def answers(self) -> bool:
+        """It answers on its port, and has written the line that comes when JetStream is ready too."""
+        return self.child is not None and "Server is ready" in self.child.tail(100) and listens(self.port)
+
+    def url_of(self, subject: str, login: str = "teller:r%3Aght") -> str:
+        return f"nats://{login}@{LOOPBACK}:{self.port}/{subject}"
+
     def url(self, place: str) -> str:
         self.ask(lambda stream: stream.add_stream(name=place, subjects=[place, f"{place}.>"]))
-        return f"{self.server.url}/{place}"
+        return self.url_of(place)
 
     def url_at(self, port: int) -> str:
         return f"nats://{LOOPBACK}:{port}/{self.place}"
 
     def wrong_password_url(self, place: str) -> str:
-        return f"nats://teller:wrong@{LOOPBACK}:{self.server.port}/{place}"
+        return self.url_of(place, "teller:wrong")
 
     def unroutable_url(self, place: str) -> str:
-        return f"{self.server.url}/nobody-{place}"
+        return self.url_of(f"nobody-{place}")
 
     def received(self) -> list[Received]:
         return [_received(message) for message in self.raw()]
@@ -114,7 +96,7 @@ class Counterpart(EmbeddedCounterpart):
         """Ask the server something, over a connection of its own."""
 
         async def asked() -> Any:
-            client = await nats.connect(f"{LOOPBACK}:{self.server.port}", user="teller", password="r:ght")
+            client = await nats.connect(f"{LOOPBACK}:{self.port}", user="teller", password="r:ght")
             try:
                 return await question(client.jetstream())
             finally:
