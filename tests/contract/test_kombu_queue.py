@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -46,26 +44,7 @@ def channel_of(rabbit: rabbitmq.Counterpart) -> Iterator[Any]:
         yield connection.channel()
 
 
-GREENLETS = """
-from gevent import monkey
-monkey.patch_all()
-import sys
-from gevent.pool import Pool
-from outbox_tasks.relay.publishers import SharedPublisher
-from tests.contract.messages import SENT, configured, message
-
-shared = SharedPublisher(*configured(sys.argv[1]))
-assert Pool(8).map(lambda n: shared.publish([message(n)]), range(80)) == [[SENT]] * 80
-"""
-
-
 class TestRabbit:
-    def test_greenlets_send_side_by_side(self, rabbit: rabbitmq.Counterpart) -> None:
-        argv = [sys.executable, "-W", "ignore", "-c", GREENLETS, rabbit.new_place()]
-        ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-        assert ended.returncode == 0, ended.stderr
-        assert sorted(numbers(rabbit)) == list(range(80))
-
     def test_writes_what_the_binding_of_cloudevents_says(self, rabbit: rabbitmq.Counterpart) -> None:
         own = {"tenant": "t1", "CE-Type": "false", "ce-dataschema": "urn:orders"}
         with closing(loaded(rabbit.new_place())) as publisher:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import socket
 import sys
@@ -59,11 +58,6 @@ class TestTheWire:
 
 
 class TestSizes:
-    def test_batches_are_no_larger_than_a_message_may_be(self, target: Counterpart) -> None:
-        payload = json.dumps({"n": 0, "text": "x" * 100_000}).encode()
-        assert published(target, *(message(n, payload=payload) for n in range(5))) == [SENT] * 5
-        assert sizes(target) == [2, 2, 1]
-
     def test_one_that_just_fits_is_sent_alone_and_one_byte_more_is_dead(self, target: Counterpart) -> None:
         published(target, message(0, payload=b"x" * 1000))
         [[sent]] = target.deliveries()
