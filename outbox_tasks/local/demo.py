@@ -15,7 +15,6 @@ from typing import Any
 
 import redis
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine, create_engine, text
 
 from outbox_tasks.database.connection import migrating
@@ -31,8 +30,6 @@ from outbox_tasks.settings import Settings
 
 GIVE_UP_SECONDS = 120
 """After so long without any progress we count what there is."""
-
-COUNTS = " · ".join(f"{{task.fields[{name}]:,}} {name}" for name in ("committed", "delivered", "retried", "dead"))
 
 # Shorter than in production: here the messages of a killed worker come back within seconds.
 TIMES = {
@@ -93,18 +90,16 @@ def _settings(database_url: str, broker_url: str, stream: str) -> Settings:
 def _until_done(relay: Relay, shop: Shop, engine: Engine, destination: FailingProxy, people: Console) -> int:
     """Take the orders, until no message is on its way, or nothing moves for long. In the middle a publish worker is
     killed: returns how many messages it was sending."""
-    columns = (BarColumn(bar_width=None), TextColumn(COUNTS), TimeElapsedColumn())
     moved, before, killed = time.monotonic(), None, 0
-    with ThreadPoolExecutor(1) as thread, Progress(*columns, console=people, expand=True) as bar:
+    with ThreadPoolExecutor(1) as thread, people.status("") as status:
         try:
             taking = thread.submit(shop.take_orders)
-            task = bar.add_task("", total=shop.orders, committed=0, delivered=0, retried=0, dead=0)
             while time.monotonic() < moved + GIVE_UP_SECONDS:
                 is_done = taking.done() and taking.result() is None  # asked first, or an order might slip in between
                 counts = counted(shop.committed.copy(), shop.rolled_back, _messages(engine), [])
                 counts["delivered"] = counts["committed"] - counts["dead"] - counts["unfinished"]
-                fields: dict[str, Any] = {**counts}
-                bar.update(task, completed=counts["delivered"], **fields)
+                shown = ("committed", "delivered", "retried", "dead")
+                status.update(" · ".join(f"{counts[name]:,} {name}" for name in shown))
                 if is_done and not counts["unfinished"]:
                     break
                 if counts != before:

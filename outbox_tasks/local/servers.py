@@ -266,7 +266,7 @@ class EmbeddedValkey(EmbeddedServer):
 
     def _is_ready(self, child: Child, port: int) -> bool:
         try:
-            with redis.Redis(host=LOOPBACK, port=port, socket_timeout=2, socket_connect_timeout=2) as client:
+            with redis.Redis(host=LOOPBACK, port=port, socket_timeout=0.5, socket_connect_timeout=0.5) as client:
                 return bool(client.info("server")["process_id"] == child.pid)
         except redis.RedisError:
             return False

@@ -22,14 +22,13 @@ from outbox_tasks.writing.eager import eager
 from outbox_tasks.writing.internals import block_of_test
 
 COMMITTED = "Only committed messages are seen here; for others there is outbox.within(session)."
-OPEN = "Messages of an AsyncSession are written, and seen, when it commits."
 REFUSED = Outcome.retry("refused", "refused by the test")
 
 
 class Published:
     """Published messages, and assertions on them."""
 
-    def __init__(self, read: Callable[[], list[SeenMessage]], hint: str) -> None:
+    def __init__(self, read: Callable[[], list[SeenMessage]], hint: str = "") -> None:
         self._read = read
         self._hint = hint
 
@@ -97,7 +96,7 @@ class OutboxProbe(Published):
         `await session.run_sync(lambda s: outbox.within(s).assert_published(...))`. What an AsyncSession itself
         published is written, and seen, when it commits.
         """
-        return Published(lambda: seen_within(session, self._store.tables, self._store.since), OPEN)
+        return Published(lambda: seen_within(session, self._store.tables, self._store.since))
 
     def fail(
         self, destination: str, answer: Outcome | Exception = REFUSED, *, times: float | None = 1, event_type: str = "*"
