@@ -54,6 +54,8 @@ def listed(site: Site) -> Problems:
 
 
 CHECKS = (
-    Check("Feeds", "their rows are copied in time", copied, {"feed_fails", "feed_late"}, needs=("tables",)),
-    Check("Feeds", "the query for them can be read", listed, {"feed_list"}, needs=("tables",), deep=True),
+    Check("Feeds", "their rows are copied in time", copied, {"feed_fails", "feed_late"}, needs=("tables",),
+          concerns=lambda settings: settings.feeds),
+    Check("Feeds", "the query for them can be read", listed, {"feed_list"}, needs=("tables",), deep=True,
+          concerns=lambda settings: settings.feeds),
 )  # fmt: skip

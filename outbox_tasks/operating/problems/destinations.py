@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 from outbox_tasks.broker.places import joined
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError, NotInstalled, UnknownPublisher
 from outbox_tasks.operating.problems.problem import error
-from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Problems, Site, ask_all
+from outbox_tasks.operating.problems.site import ANSWER_SECONDS, CONNECT_SECONDS, Problems, Site, in_thread
 from outbox_tasks.settings.destination import Destination, split
 from outbox_tasks.text import redacted
 
@@ -108,4 +110,6 @@ def connection_errors(servers: Iterable[Address], seconds: float = ANSWER_SECOND
             return getattr(failed, "strerror", None) or str(failed)
         return None
 
-    return ask_all(servers, connect, silent, seconds)
+    asked = {address: in_thread(partial(connect, address)) for address in servers}
+    wait(asked.values(), seconds + CONNECT_SECONDS)
+    return {address: future.result() if future.done() else silent for address, future in asked.items()}

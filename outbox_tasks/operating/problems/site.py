@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from celery import Celery
@@ -197,14 +197,6 @@ def in_thread(ask: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name="outbox-asked", daemon=True).start()
     return future
-
-
-def ask_all(about: Iterable[T], ask: Callable[[T], str | None], silent: str, timeout: float) -> dict[T, str | None]:
-    """What is wrong with each, as `ask` says; None: nothing. All are asked at the same time. `silent`: of those that
-    gave no answer in time."""
-    asked = {each: in_thread(partial(ask, each)) for each in about}
-    wait(asked.values(), timeout + CONNECT_SECONDS)
-    return {each: future.result() if future.done() else silent for each, future in asked.items()}
 
 
 @dataclass(frozen=True, eq=False)
