@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -14,7 +13,6 @@ from prometheus_client import generate_latest
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.schema import qualified
-from outbox_tasks.feeds.source import open_source
 from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating.problems import Connections
 from outbox_tasks.relay.store import Store
@@ -27,17 +25,13 @@ from tests.integration.browsing import Browser, visitor
 from tests.integration.conftest import environment
 from tests.integration.doctoring import found
 
-GONE = "sqlite:////no/such/file.db"
 WHY = "the file <b>is gone</b>"
 
 
 @pytest.fixture
-def fed(settings: MakeSettings, tmp_path: Path) -> Settings:
-    """Two feeds: one in order, and one without a database."""
-    url = f"sqlite:///{tmp_path / 'shop.db'}"
-    with closing(open_source("shop", url)) as source:
-        source.init()
-    return settings(feeds={"shop": {"url": url}, "gone": {"url": GONE}}, destinations={"orders": {"url": "a://b"}})
+def fed(settings: MakeSettings) -> Settings:
+    feeds = {name: {"url": f"sqlite:////no/such/{name}.db"} for name in ("shop", "gone")}
+    return settings(feeds=feeds, destinations={"orders": {"url": "a://b"}})
 
 
 @pytest.fixture
