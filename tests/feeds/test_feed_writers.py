@@ -32,7 +32,7 @@ from outbox_tasks.feeds.nudge import feed_begins
 from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.feeds.writer import _place
 from outbox_tasks.settings import FEED_QUEUE
-from outbox_tasks.writing.nudge import Target
+from outbox_tasks.writing.nudge import Woken
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.feeds.places import Place, made, place
 from tests.integration.sessions import SYNC, Driver, driver
@@ -237,7 +237,7 @@ class TestTheNudge:
         app = Celery("relay", broker=broker_url, set_as_current=False)
         tenant = ["eu"]
         outbox = Outbox(made, feed=lambda: tenant[0])
-        asked: list[Target] = []
+        asked: list[Woken] = []
         wake = outbox._writer.nudge._wake  # type: ignore[union-attr]
         outbox._writer.nudge._wake = lambda targets: (wake(targets), asked.extend(targets))  # type: ignore[union-attr]
 
@@ -256,7 +256,7 @@ class TestTheNudge:
         with redis.Redis.from_url(broker_url) as client:
             publish("eu")
             publish("eu")
-            eventually(lambda: asked == 2 * [Target("feed", "eu")])
+            eventually(lambda: asked == 2 * [Woken("feed", "eu")])
             publish("us")
             assert taken() == [(FEED_TASK, ["eu"]), (FEED_TASK, ["us"])]
             feed_begins(Broker(app, made), "eu")
