@@ -190,8 +190,8 @@ def check_order(database: Database, token: str) -> None:
     """Who begins a message finds no earlier one of its key at work, but those in its own hands."""
     work = f"{database.settings.database_schema}.outbox_at_work"
     earlier = "e.destination = w.destination AND e.key = w.key AND e.seq < w.seq AND e.lease IS DISTINCT FROM w.lease"
-    query = text(f"SELECT FROM {work} w JOIN {work} e ON {earlier} WHERE w.lease = :token")
-    assert not database.rows(query, {"token": token}), "begun before an earlier one of its key has ended"
+    query = f"SELECT FROM {work} w JOIN {work} e ON {earlier} WHERE w.lease = %s::uuid"
+    assert not database.query(query, token), "begun before an earlier one of its key has ended"
 
 
 CRASHED = {"code": "database_crashed", "error": "the database crashed", "most": 1000}
@@ -251,15 +251,15 @@ class Forgetful(Store):
 
     def begin(self, token: str, destination: str) -> LeasedMessage | None:
         leases = f"{self.settings.database_schema}.outbox_leases"
-        asked = text(f"SELECT locked_until, holder FROM {leases} WHERE token = :token")
-        before = self.rows(asked, {"token": token})
+        before = self.query(f"SELECT locked_until, holder FROM {leases} WHERE token = %s::uuid", token)
         begun = super().begin(token, destination)
         check_order(self, token)
         if begun and self.begin_is_lost:
             undone = "begun_at = NULL, locked_until = :locked_until, holder = :holder"
+            [(locked_until, holder)] = before
             with self.engine.begin() as connection:
                 undo = text(f"UPDATE {leases} SET {undone} WHERE token = :token")
-                connection.execute(undo, {**before[0]._mapping, "token": token})
+                connection.execute(undo, {"locked_until": locked_until, "holder": holder, "token": token})
             self.ask("claim/suspects.sql", **CRASHED)
         elif begun:
             assert token not in self.begun, "two send a message"

@@ -10,8 +10,7 @@ tasks and their runs, dead letters, redrives and discards.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -36,48 +35,30 @@ NO_MARGIN: dict[str, Any] = {
 """Each statement is committed at once, but what an application does; and a claim does all that it may do."""
 
 
-@contextmanager
-def machine(new_store: MakeStore, rows: Rows, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Relay]]:
-    """The machine over the tables of a test."""
+@pytest.mark.timeout(900 + 5 * EXAMPLES)  # each of up to 80 steps, which are several transactions
+def test_the_promises_hold_whatever_happens(
+    new_store: MakeStore, rows: Rows, redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
     urls = {"orders": {"url": "redis+stream://localhost/0/x"}, "tasks": supervised(redis_url)["orders"]}
     destinations = {name: {**values, "max_attempts": 4} for name, values in urls.items()}
     # No time passes by itself: each wait and each lease is longer than the test.
     long = {"queue_lease": LONG, "backoff_base": 50}
     made = new_store(singles=3, breaker_failures=20, destinations=destinations, **long)
-    store = Forgetful.connect(made.settings)
-    store.takes._sizes = {"orders": (4, 2), "tasks": (4, 1)}
     for name, value in NO_MARGIN.items():
         monkeypatch.setattr(f"outbox_tasks.relay.store.{name}", value)
-    monkeypatch.setattr("outbox_tasks.relay.store.processes.holder", lambda: f"here:{store.worker.number}")
-    store.worker = Worker(0, store, {})
-    trace = Trace(rows.engine, str(rows.tables.messages.schema))
-    trace.install()
-    other = Store.connect(made.settings)
-    yield type("Here", (Relay,), {"store": store, "other": other, "rows": rows, "trace": trace})
-    other.close()
-    store.close()
-
-
-def run(here: type[Relay], examples: int) -> None:
-    run_state_machine_as_test(
-        here,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=STEPS,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
-@pytest.mark.timeout(900 + 5 * EXAMPLES)  # each of up to 80 steps, which are several transactions
-def test_the_promises_hold_whatever_happens(
-    new_store: MakeStore, rows: Rows, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with machine(new_store, rows, redis_url, monkeypatch) as here:
-        run(here, EXAMPLES)
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("CRITICAL")
+    with closing(Forgetful.connect(made.settings)) as store, closing(Store.connect(made.settings)) as other:
+        store.takes._sizes = {"orders": (4, 2), "tasks": (4, 1)}
+        monkeypatch.setattr("outbox_tasks.relay.store.processes.holder", lambda: f"here:{store.worker.number}")
+        store.worker = Worker(0, store, {})
+        trace = Trace(rows.engine, str(rows.tables.messages.schema))
+        trace.install()
+        run_state_machine_as_test(
+            type("Here", (Relay,), {"store": store, "other": other, "rows": rows, "trace": trace}),
+            settings=settings(
+                max_examples=EXAMPLES,
+                stateful_step_count=STEPS,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
