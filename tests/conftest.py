@@ -29,7 +29,6 @@ from outbox_tasks.broker.names import STAMP
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import LeasedMessage
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.rows import Rows as Rows
@@ -133,10 +132,6 @@ class MakeSettings(Protocol):
 
 class MakeStore(Protocol):
     def __call__(self, **values: Any) -> Store: ...
-
-
-class MakeMessage(Protocol):
-    def __call__(self, **fields: Any) -> LeasedMessage: ...
 
 
 class Stream:

@@ -50,4 +50,4 @@ def block(target: Target | None) -> Iterator[None]:
             raise CaptureLost
     finally:
         opened.open = False
-        _block.set(current())
+        _block.set(current())  # this context no longer holds the session of the block

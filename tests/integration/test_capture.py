@@ -199,6 +199,14 @@ class TestStoredCalls:
                 AsyncResult(single.id, app=app).get(timeout=30)
         with pytest.raises(TimeoutError):  # it may be waited for now
             single.get(timeout=0.01)
+        transaction = session.connection().get_transaction()
+        of_connection = outbox.delay(session.connection(), task, 1)
+        assert transaction is not None
+        with pytest.raises(ResultNotThereYet):
+            of_connection.get(timeout=30)
+        transaction.commit()
+        with pytest.raises(TimeoutError):  # though the transaction is still an object
+            of_connection.get(timeout=0.01)
 
     def test_to_wait_before_the_commit_of_django_is_refused(
         self, outbox: Outbox, task: Any, engine: Engine, rows: Rows

@@ -25,7 +25,7 @@ from outbox_tasks.errors import (
     NotInTransaction,
 )
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.model import Message, sibling
+from outbox_tasks.model import Message
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE
 from outbox_tasks.writing.nudge import Nudge
@@ -58,20 +58,6 @@ class TestMessages:
     def outbox(self, settings: MakeSettings, rows: Rows) -> Outbox:
         destinations = {name: {"url": "a://b"} for name in ("orders", "audit", "mail")}
         return Outbox(settings(nudge=False, destinations=destinations, routes={"order.*": ["orders", "audit"]}))
-
-    def test_have_a_row_for_each_destination_of_the_route(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
-        """The copies know of which event they are. A message to one destination carries no such id."""
-        with Session(engine) as session, session.begin():
-            id = outbox.publish(session, "order.created", {})
-            outbox.publish(session, "order.created", {}, to="mail")
-            outbox.publish(session, "order.created", {}, to=["mail", "orders"])
-        first, second, alone, *named = rows.hot()
-        assert [(row.destination, row.id) for row in (first, second)] == [
-            ("orders", id),
-            ("audit", sibling(id, "audit")),
-        ]
-        assert [row.headers for row in (first, second, alone)] == [{"eventid": str(id)}] * 2 + [{}]
-        assert [row.destination for row in named] == ["mail", "orders"]
 
     @dataclass
     class Order:

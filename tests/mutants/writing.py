@@ -3,8 +3,6 @@
 from tests.mutants import Fault
 
 UNIT = "tests/unit/test_write.py"
-CAPTURE = "tests/integration/test_capture.py"
-CONTEXTS = "tests/integration/test_capture_contexts.py"
 SESSIONS = "tests/integration/test_sessions.py"
 ASYNC = "tests/integration/test_async_sessions.py"
 STORED = "tests/storage/test_write.py"
@@ -18,8 +16,7 @@ ROWS, WRITE, RECORD, BLOCKS, UNSENT, NUDGE, EXECUTION, TRANSACTIONS, DEFERRED, C
 
 FAULTS = [
     Fault("outbox_tasks/database/sql/write/publish_once.sql", "coalesce(r.latest, false))", "false)",
-        "tests/storage/test_write.py::TestAnIdThatTheApplicationChose "
-        "tests/integration/test_write.py::TestMessages",
+        "tests/storage/test_write.py::TestEveryDriver",
         "With a chosen id, a message loses latest."),
     Fault("outbox_tasks/database/sql/write/publish_one.sql", "coalesce(:latest::boolean, false)", "false",
         "tests/storage/test_write.py::TestEveryDriver", "A single message loses latest."),
@@ -73,9 +70,6 @@ FAULTS = [
         "A stored task loses the tracestate of its call."),
     Fault(BLOCKS, "        opened.open = False", "        opened.open = True",
         "tests/integration/test_capture_contexts.py", "A task that a block has started goes on storing after it."),
-    Fault(BLOCKS, "        opened.open = False\n        _block.set(current())", "        opened.open = False",
-        "tests/integration/test_capture_contexts.py tests/integration/test_capture.py::TestAppWide",
-        "After direct() nothing is stored any more."),
     Fault(UNSENT, 'if opened is not None and getattr(opened, "is_active", True):', "if opened is not None:",
         "tests/integration/test_capture.py::TestStoredCalls::test_to_wait_for_a_result_before_the_co"
         "mmit_is_refused",
