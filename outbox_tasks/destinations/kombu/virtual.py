@@ -10,6 +10,7 @@ from typing import Any
 
 from kombu import Connection, Exchange, Producer
 
+from outbox_tasks.broker.broker import batch
 from outbox_tasks.destinations.kombu.common import Entry, database, outcome_of, parts_of, tls_of
 from outbox_tasks.destinations.kombu.internals import azure_transport
 from outbox_tasks.model import Outcome, Result
@@ -65,24 +66,27 @@ class VirtualSender:
         self._producer: Producer | None = None
 
     def send(self, entries: Sequence[Entry], deadline: float) -> list[Outcome]:
-        """One pipeline for all where there is one (Redis), else one after the other."""
-        outcomes: list[Outcome] = []
+        """One pipeline for all where there is one (Redis, since kombu 5.7), else one after the other."""
+        outcomes: dict[int, Outcome] = {}
+        rest = Outcome.sent()
         try:
             producer = self._opened()
             producer.channel.deadline = deadline
-            if getattr(producer, "supports_batch_publish", False):  # kombu has it since 5.7
-                return self._together(producer, entries)
-            for entry in entries:
-                if time.monotonic() > deadline:
-                    raise TimeoutError("there was no time left to send it")
-                outcomes.append(self._sent(producer, entry))
+            together = getattr(producer, "supports_batch_publish", False)
+            with batch(producer, max(1, len(entries))):
+                for number, entry in enumerate(entries):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError("there was no time left to send it")
+                    outcome = self._sent(producer, entry)
+                    if not together or outcome.result is not Result.SENT:
+                        outcomes[number] = outcome
         except Exception as error:
             self.close()
-            outcomes += [outcome_of(error)] * (len(entries) - len(outcomes))
+            rest = outcome_of(error)
         except BaseException:
             self.close()
             raise
-        return outcomes
+        return [outcomes.get(number, rest) for number in range(len(entries))]
 
     def close(self) -> None:
         """Close the connection."""
@@ -110,17 +114,6 @@ class VirtualSender:
                 raise
             return outcome
         return Outcome.sent()
-
-    def _together(self, producer: Producer, entries: Sequence[Entry]) -> list[Outcome]:
-        """Send all in one batch. An error before the batch leaves is the fault of one entry."""
-        refused: dict[int, Outcome] = {}
-        with producer.batch(max_size=max(1, len(entries))):
-            for number, entry in enumerate(entries):
-                try:
-                    self._publish(producer, entry)
-                except UNEXPRESSED as error:
-                    refused[number] = unexpressed(error)
-        return [refused.get(number, Outcome.sent()) for number in range(len(entries))]
 
     def _publish(self, producer: Producer, entry: Entry) -> None:
         producer.publish(
