@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,31 +108,9 @@ class Project:
         return [self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
 
 
-@pytest.fixture(scope="module")
-def project(
-    example: str, tmp_path_factory: pytest.TempPathFactory, postgres_url: str, broker_url: str
-) -> Iterator[Project]:
-    """The example, with its outbox tables made; nothing runs yet."""
-    database = f"outbox_test_{uuid4().hex[:12]}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {database}".encode())
-        env = {
-            "OUTBOX_DATABASE_URL": urlsplit(postgres_url)._replace(path=f"/{database}").geturl(),
-            "OUTBOX_BROKER_URL": broker_url,
-        }
-        made = Project(EXAMPLES / example, tmp_path_factory.mktemp(example), env)
-        try:
-            made.run(*outbox_tasks_argv("init"))
-            yield made
-        finally:
-            unclean = made.stop()
-            connection.execute(f"DROP DATABASE {database} WITH (FORCE)".encode())
-    assert not unclean, "\n".join(unclean)
-
-
-@pytest.fixture
-def database(postgres_url: str) -> Iterator[str]:
-    """The URL of a database for the project alone."""
+@contextmanager
+def own_database(postgres_url: str) -> Iterator[str]:
+    """The URL of a database for one project alone."""
     name = f"outbox_test_{uuid4().hex[:12]}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -140,6 +118,28 @@ def database(postgres_url: str) -> Iterator[str]:
         connection.execute(f"ALTER DATABASE {name} SET search_path = public".encode())
         yield urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture(scope="module")
+def project(
+    example: str, tmp_path_factory: pytest.TempPathFactory, postgres_url: str, broker_url: str
+) -> Iterator[Project]:
+    """The example, with its outbox tables made; nothing runs yet."""
+    with own_database(postgres_url) as url:
+        env = {"OUTBOX_DATABASE_URL": url, "OUTBOX_BROKER_URL": broker_url}
+        made = Project(EXAMPLES / example, tmp_path_factory.mktemp(example), env)
+        try:
+            made.run(*outbox_tasks_argv("init"))
+            yield made
+        finally:
+            unclean = made.stop()
+    assert not unclean, "\n".join(unclean)
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[str]:
+    with own_database(postgres_url) as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)
