@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import IO, Any, NamedTuple
 
 COLUMNS = {
@@ -24,9 +23,6 @@ PAYLOAD = list(COLUMNS).index("payload")
 TIMES = [name for name, kind in COLUMNS.items() if kind == "time"]
 
 SUFFIX = ".parquet"
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 ROWS_A_BATCH = 1000
 """Rows that are read back at a time."""
