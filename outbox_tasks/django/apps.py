@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.core.checks import register
 
-from outbox_tasks.django.checks import check_settings
+from outbox_tasks.django.checks import check_settings, check_stored
 from outbox_tasks.settings.django_project import note_databases
 
 
@@ -19,4 +19,5 @@ class OutboxTasks(AppConfig):  # type: ignore[misc]
 
     def ready(self) -> None:
         register(check_settings)
+        register(check_stored, deploy=True)
         note_databases()

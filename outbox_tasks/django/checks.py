@@ -8,8 +8,16 @@ from typing import Any
 from celery import current_app
 from django.core import checks
 
-from outbox_tasks.errors import ConfigurationError, NoDestinations, SettingsFileError
+from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    NoDestinations,
+    SchemaMissing,
+    SettingsFileError,
+)
 from outbox_tasks.operating.two_places import two_places
+from outbox_tasks.satellites import satellite
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.eager import REMEDY, eager
 
@@ -17,6 +25,27 @@ from outbox_tasks.writing.eager import REMEDY, eager
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
     """Whether the settings can be read, and are enough for a relay."""
     return list(_messages())
+
+
+def check_stored(**_: Any) -> list[checks.CheckMessage]:
+    """Whether the stored tasks can be run by this project's code. Only for `check --deploy`."""
+    try:
+        satellite("guard")
+        settings = Settings()
+        settings.check_destinations()
+    except (ModuleNotFoundError, ConfigurationError, SettingsFileError, NoDestinations):
+        return []  # `check_settings` says so
+    from outbox_tasks.guard.stored import failing, in_words
+
+    database = Database.connect(settings)
+    try:
+        groups = failing(database, settings, [current_app])
+    except (DatabaseUnavailable, SchemaMissing) as error:
+        return [checks.Warning(f"The stored tasks were not checked. {error}", id="outbox_tasks.W006")]
+    finally:
+        database.close()
+    hint = "Keep the tasks and their arguments until they have run. `outbox-tasks check --app` lists them."
+    return [checks.Error(in_words(groups), hint=hint, id="outbox_tasks.E005")] if groups else []
 
 
 def _messages() -> Iterator[checks.CheckMessage]:

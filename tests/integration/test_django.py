@@ -226,6 +226,24 @@ def test_check_tells_of_settings_that_can_t_be_right(project: Project) -> None:
     assert "(outbox_tasks.W005) The Celery app 'shop' is eager (task_always_eager)" in said
 
 
+STORED = """
+from django.db import connection, transaction
+from outbox_tasks import Outbox
+with transaction.atomic():
+    Outbox(feed=None).delay(connection, "shop.gone", 1)
+"""
+
+
+def test_check_deploy_tells_of_stored_tasks_that_the_project_can_not_run(project: Project) -> None:
+    project.env.update(OUTBOX_OF_DJANGO='{"destinations": {"tasks": {"url": "celery://"}}, "nudge": false}')
+    said = project.manage(("check", "--deploy"))
+    assert "(outbox_tasks.W006) The stored tasks were not checked. The outbox tables are not in" in said
+    said = project.manage(MIGRATE, ("check", "--deploy"), ("shell", "--no-imports", "-c", STORED), ("check",))
+    assert "outbox_tasks.W006" not in said
+    said = project.manage(("check", "--deploy"), fails=True)
+    assert "(outbox_tasks.E005) 1 stored task would fail: shop.gone (1): there is no such task" in said
+
+
 ROLE = """
 from outbox_tasks import Settings
 from outbox_tasks.relay.store import Store

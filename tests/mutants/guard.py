@@ -3,6 +3,7 @@
 from tests.mutants import Fault
 
 OPEN, CALLS, SOURCE = (f"outbox_tasks/guard/{name}.py" for name in ("transactions", "calls", "source"))
+STORED, STORED_TASKS = "outbox_tasks/guard/stored.py", "tests/guard/test_stored.py"
 WHEN_CALLED, IN_SOURCE = "tests/guard/test_calls.py", "tests/guard/test_source.py"
 
 FAULTS = [
@@ -68,4 +69,42 @@ FAULTS = [
         "What follows a block is not reported.",
     ),
     Fault(SOURCE, 'inner.name.startswith(".")', "False", IN_SOURCE, "Hidden directories are read."),
+    Fault(
+        STORED,
+        "                if task.typing:\n",
+        "                if True:\n",
+        STORED_TASKS,
+        "A task without typing is reported.",
+    ),
+    Fault(STORED, '+ (not signature.get("immutable"))', "", STORED_TASKS, "A follower lacks its result."),
+    Fault(
+        STORED,
+        "configured is None or configured.scheme",
+        "configured.scheme",
+        STORED_TASKS,
+        "A destination that is gone stops the check.",
+    ),
+    Fault(STORED, "] = count + 1, first", "] = 1, first", STORED_TASKS, "Each reason counts once."),
+    Fault(
+        STORED,
+        "        except (ValueError, TypeError, KeyError, AttributeError):",
+        "        except KeyError:",
+        STORED_TASKS,
+        "A payload that is no task stops the check.",
+    ),
+    Fault(STORED, "for app in reversed(apps):", "for app in apps[:1]:", STORED_TASKS, "A second app is not asked."),
+    Fault(
+        "outbox_tasks/guard/sql/at_work.sql",
+        "UNION ALL SELECT seq FROM :schema.outbox_dead\n",
+        "",
+        STORED_TASKS,
+        "Dead letters are not looked at.",
+    ),
+    Fault(
+        "outbox_tasks/guard/sql/at_work.sql",
+        "UNION ALL SELECT seq FROM :schema.outbox_waiting\n",
+        "",
+        STORED_TASKS,
+        "Scheduled tasks are not looked at.",
+    ),
 ]

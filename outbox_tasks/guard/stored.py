@@ -1,0 +1,119 @@
+"""Which stored tasks would fail with this code: a task or destination is gone, or the arguments no longer fit."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from celery import Celery
+from kombu.serialization import prepare_accept_content
+from pydantic_core import from_json
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.settings import Settings
+from outbox_tasks.text import many
+from outbox_tasks.wire.celery_message import accepted
+
+MESSAGES_A_READ = 5000
+PAYLOAD_BYTES_READ = 65_536
+"""Of a task with a larger payload, the arguments are not checked."""
+
+
+class Failing(NamedTuple):
+    """Stored tasks that would fail for one reason. `number`: of tasks; `first`: the id of one."""
+
+    task: str
+    destination: str
+    reason: str
+    number: int
+    first: UUID
+
+
+def failing(database: Database, settings: Settings, apps: Sequence[Celery]) -> Sequence[Failing]:
+    """The stored tasks that would fail, the most frequent first. A task is one of an app's if any of them has it."""
+    code = _Code(settings, apps)
+    found: dict[tuple[str, str, str], tuple[int, UUID]] = {}
+    seqs = sorted(row.seq for row in database.ask("guard/at_work.sql", settings.unhurried))
+    for start in range(0, len(seqs), MESSAGES_A_READ):
+        part = seqs[start : start + MESSAGES_A_READ]
+        for row in database.ask("guard/tasks.sql", settings.unhurried, seqs=part, bytes=PAYLOAD_BYTES_READ):
+            for reason in code.reasons(row):
+                count, first = found.get((row.task, row.destination, reason), (0, row.id))
+                found[row.task, row.destination, reason] = count + 1, first
+    return sorted((Failing(*group, *rest) for group, rest in found.items()), key=lambda each: -each.number)
+
+
+class _Code:
+    """What this code and these settings take."""
+
+    def __init__(self, settings: Settings, apps: Sequence[Celery]) -> None:
+        self._settings = settings
+        self._tasks: dict[str, Any] = {}
+        for app in reversed(apps):
+            app.loader.import_default_modules()
+            self._tasks |= app.tasks
+        self._misfits: dict[tuple[str, int, frozenset[str]], str | None] = {}
+        self._refusals: dict[tuple[str, str, str], str | None] = {}
+
+    def reasons(self, row: Any) -> Iterator[str]:
+        """Why a stored task would fail: it is refused before its arguments matter, or these do not fit, or what follows
+        it would fail."""
+        group = row.task, row.destination, row.content_type
+        if group not in self._refusals:
+            self._refusals[group] = self._refusal(*group)
+        if (refusal := self._refusals[group]) is not None:
+            yield refusal
+        elif row.content_type == "application/json" and not row.compressed and row.payload is not None:
+            yield from self._of_body(row.task, row.payload)
+
+    def _refusal(self, name: str, destination: str, content_type: str) -> str | None:
+        configured = self._settings.destinations.get(destination)
+        if configured is None or configured.scheme != "celery":
+            return f"there is no celery:// destination {destination}"
+        if content_type not in accepted(configured):
+            return f"destination {destination} does not accept {content_type}"
+        if name not in self._tasks:
+            return "there is no such task"
+        if content_type not in prepare_accept_content(self._tasks[name].app.conf.accept_content):
+            return f"its workers do not accept {content_type}"
+        return None
+
+    def _of_body(self, name: str, payload: bytes) -> Iterator[str]:
+        try:
+            args, kwargs, embedded = from_json(payload)
+            if misfit := self._misfit(name, len(args), kwargs):
+                yield misfit
+            for kind in ("chain", "callbacks", "errbacks"):
+                for signature in embedded.get(kind) or ():
+                    follower = signature["task"]
+                    if follower not in self._tasks:
+                        yield f"it is followed by {follower}, and there is no such task"
+                    elif kind != "errbacks":  # these get what Celery gives them
+                        count = len(signature.get("args") or ()) + (not signature.get("immutable"))
+                        if misfit := self._misfit(follower, count, signature.get("kwargs") or {}):
+                            yield f"it is followed by {follower}: {misfit}"
+        except (ValueError, TypeError, KeyError, AttributeError):
+            yield "its payload is not that of a task"
+
+    def _misfit(self, name: str, args: int, kwargs: Mapping[str, Any]) -> str | None:
+        """Why a task does not take so many arguments, and keywords of these names; None: it does. As with Celery's own
+        check, a task without `typing` takes all."""
+        call = name, args, frozenset(kwargs)
+        if call not in self._misfits:
+            task = self._tasks[name]
+            try:
+                if task.typing:
+                    inspect.signature(task.run).bind(*[None] * args, **kwargs)
+                self._misfits[call] = None
+            except TypeError as error:
+                self._misfits[call] = str(error)
+        return self._misfits[call]
+
+
+def in_words(groups: Sequence[Failing]) -> str:
+    """One sentence: how many there are, and the most frequent reasons."""
+    shown = ", ".join(f"{each.task} ({each.number:,}): {each.reason}" for each in groups[:3])
+    more = f", and {many(len(groups) - 3, 'more reason')}" if len(groups) > 3 else ""
+    return f"{many(sum(each.number for each in groups), 'stored task')} would fail: {shown}{more}"

@@ -1,0 +1,159 @@
+"""`outbox-tasks check --app` says which stored tasks the code of today can't run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chain
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks.guard.stored import failing, in_words
+from outbox_tasks.outbox import Outbox
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings, Rows
+from tests.integration.conftest import environment
+
+TASKS = {"tasks": "celery://", "yaml": "celery://?accept=json,yaml"}
+
+
+@pytest.fixture
+def shop_settings(settings: MakeSettings) -> Settings:
+    return settings(nudge=False, destinations=TASKS, routes={"yaml.*": ["yaml"], "*": ["tasks"]})
+
+
+@pytest.fixture
+def outbox(shop_settings: Settings, rows: Rows) -> Outbox:
+    return Outbox(shop_settings)
+
+
+def app_of(**functions: Any) -> Celery:
+    """An app whose tasks are these functions, called shop.<name>."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    for name, function in functions.items():
+        app.task(function, name=f"shop.{name}", shared=False)
+    return app
+
+
+def mail(order: int, lang: str = "en", *, urgent: bool = False) -> None: ...
+
+
+def ship(result: Any, order: int) -> None: ...
+
+
+def reasons(store: Store, settings: Settings, app: Celery) -> dict[str, tuple[str, int]]:
+    return {each.task: (each.reason, each.number) for each in failing(store, settings, [app])}
+
+
+def test_tasks_that_fit_are_passed_over(outbox: Outbox, store: Store, engine: Engine, shop_settings: Settings) -> None:
+    app = app_of(mail=mail, ship=ship)
+    task = app.tasks["shop.mail"]
+    with Session(engine) as session, session.begin():
+        outbox.publish(session, "order.created", {"args": "none"}, to="tasks")
+        for args, kwargs in (((1,), {}), ((1, "de"), {"urgent": True}), ((), {"order": 1})):
+            outbox.apply_async(session, task, args, kwargs)
+        outbox.apply_async(session, task, (1,), countdown=3600)
+        outbox.apply_async(session, chain(task.s(1), app.tasks["shop.ship"].s(1)))
+    assert failing(store, shop_settings, [app]) == []
+
+
+def test_each_reason_is_told_with_its_number(
+    outbox: Outbox, store: Store, rows: Rows, engine: Engine, shop_settings: Settings
+) -> None:
+    old = app_of(mail=mail, ship=ship, gone=mail, yaml=mail, moved=mail, binary=mail, followed=mail)
+    old.conf.task_serializer = "json"
+    tasks = {name.removeprefix("shop."): task for name, task in old.tasks.items() if name.startswith("shop.")}
+    with Session(engine) as session, session.begin():
+        for _ in range(2):
+            outbox.delay(session, tasks["mail"], 1, lang="de")
+        outbox.apply_async(session, tasks["mail"], (1,), {"lang": "de"}, countdown=3600)
+        outbox.delay(session, tasks["gone"], 1)
+        outbox.delay(session, tasks["ship"], 1, 2)
+        outbox.apply_async(session, chain(tasks["followed"].s(1), tasks["gone"].si(1)))
+    dead = rows.insert(1, status="dead", destination="tasks", event_type="shop.moved", payload=b"[[], {}, {}]",
+                       headers={"celery-message": "{}"})  # fmt: skip
+    rows.insert(1, destination="left", event_type="shop.mail", headers={"celery-message": "{}"})
+    rows.insert(1, destination="tasks", event_type="shop.binary", payload=b"no JSON", headers={"celery-message": "{}"})
+
+    def no_lang(order: int) -> None: ...
+    def later(result: Any, order: int, carrier: str) -> None: ...
+
+    new = app_of(mail=no_lang, ship=later, moved=mail, binary=mail, followed=mail)
+    groups = failing(store, shop_settings, [new])
+    assert (groups[0].task, groups[0].number) == ("shop.mail", 3)
+    assert {(each.task, each.reason) for each in groups} == {
+        ("shop.mail", "got an unexpected keyword argument 'lang'"),
+        ("shop.mail", "there is no celery:// destination left"),
+        ("shop.gone", "there is no such task"),
+        ("shop.ship", "missing a required argument: 'carrier'"),
+        ("shop.followed", "it is followed by shop.gone, and there is no such task"),
+        ("shop.moved", "missing a required argument: 'order'"),
+        ("shop.binary", "its payload is not that of a task"),
+    }
+    [moved] = [each for each in groups if each.task == "shop.moved"]
+    assert [str(moved.first)] == [str(id) for id in dead]
+    assert in_words(groups).startswith(
+        "9 stored tasks would fail: shop.mail (3): got an unexpected keyword argument 'lang', "
+    )
+    assert in_words(groups).endswith(", and 4 more reasons")
+
+
+def test_serializers_and_typing_are_those_of_celery(
+    outbox: Outbox, store: Store, engine: Engine, shop_settings: Settings
+) -> None:
+    app = app_of(mail=mail)
+    app.task(mail, name="yaml.mail", shared=False)
+    app.conf.accept_content = ["json", "yaml"]
+    with Session(engine) as session, session.begin():
+        outbox.apply_async(session, app.tasks["yaml.mail"], (1,), serializer="yaml")
+        outbox.delay(session, app.tasks["shop.mail"], 1)
+    assert failing(store, shop_settings, [app]) == []
+    app.conf.accept_content = ["json"]
+    assert reasons(store, shop_settings, app) == {"yaml.mail": ("its workers do not accept application/x-yaml", 1)}
+    narrow = shop_settings.model_copy(update={"destinations": {**shop_settings.destinations, "yaml":
+        shop_settings.destinations["tasks"].model_copy(update={"name": "yaml"})}})  # fmt: skip
+    assert reasons(store, narrow, app) == {"yaml.mail": ("destination yaml does not accept application/x-yaml", 1)}
+
+    def nothing() -> None: ...
+
+    loose = app_of(mail=nothing)
+    loose.task(nothing, name="yaml.mail", shared=False)
+    loose.conf.accept_content = ["json", "yaml"]
+    assert reasons(store, shop_settings, loose) == {"shop.mail": ("too many positional arguments", 1)}
+    loose.tasks["shop.mail"].typing = False
+    assert failing(store, shop_settings, [loose]) == []
+    assert failing(store, shop_settings, [loose, app]) == []
+
+
+def test_the_command_lists_them_and_ends_with_1(
+    outbox: Outbox, engine: Engine, shop_settings: Settings, tmp_path: Path
+) -> None:
+    def check(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [Path(sys.executable).with_name("outbox-tasks"), "check", *arguments]
+        variables = {**environment(shop_settings), "PATH": ""}
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+
+    (tmp_path / "shop.py").write_text(
+        "from celery import Celery\napp = Celery('shop', broker='memory://')\n"
+        "@app.task(name='shop.mail')\ndef mail(order): pass\n"
+    )
+    with Session(engine) as session, session.begin():
+        outbox.delay(session, app_of(mail=mail).tasks["shop.mail"], 1)
+    fits = check("--app", "shop:app")
+    assert (fits.returncode, fits.stdout) == (0, "Each stored task can be run by this code.\n"), fits.stderr
+    with Session(engine) as session, session.begin():
+        result = outbox.delay(session, app_of(mail=mail).tasks["shop.mail"], 1, lang="de")
+    failed = check("--app", "shop")
+    assert (failed.returncode, failed.stderr.split(".")[0]) == (1, "1 stored task would fail")
+    assert failed.stdout.startswith("1 shop.mail to tasks: got an unexpected keyword argument 'lang'; the first: ")
+    assert result.id
+    [fact] = json.loads(check("--app", "shop", "--json").stdout)
+    assert fact["number"] == 1
+    assert "can't be loaded" in check("--app", "missing").stderr
+    assert check().returncode == check("shop.py", "--app", "shop").returncode == 2
