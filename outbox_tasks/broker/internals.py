@@ -6,6 +6,7 @@ no longer calls; `make matrix` runs it on each of them. The Redis functions do n
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -84,3 +85,13 @@ def redis_length(channel: Any, queue: str) -> int | None:
 def wrap_tick(scheduler: Any, wrap: Wrap) -> None:
     """Wrap `Scheduler.tick`, in which beat sends what is due, and says how long to sleep."""
     scheduler.tick = wrap(scheduler.tick)
+
+
+def limit_only_tasks() -> None:
+    """Let the soft time limit raise only while a task runs: billiard's handler of SIGUSR1, in a process of the pool. It
+    may come just as a process writes what has become of its task. The worker then can't read what follows, and ends."""
+    from celery import current_task
+
+    raises: Any = signal.getsignal(signal.SIGUSR1)
+    if getattr(raises, "__module__", None) == "billiard.pool":
+        signal.signal(signal.SIGUSR1, lambda *caught: raises(*caught) if current_task else None)

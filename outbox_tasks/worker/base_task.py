@@ -10,6 +10,7 @@ from celery import Task
 from kombu import Exchange
 
 from outbox_tasks.broker.broker import Broker, queue_length
+from outbox_tasks.broker.internals import limit_only_tasks
 from outbox_tasks.broker.names import BY_BEAT, WAIT
 from outbox_tasks.errors import BrokerUnreachable
 
@@ -39,6 +40,10 @@ class RelayTask(Task):
     rate_limit = priority = 0
     # Long: each step of it has limits of its own.
     soft_time_limit, time_limit = 600.0, 660.0
+
+    def before_start(self, *_: Any) -> None:
+        """Celery calls this as the task begins."""
+        limit_only_tasks()
 
     @classmethod
     def annotate(cls) -> None:

@@ -128,7 +128,7 @@ def test_serializers_and_typing_are_those_of_celery(
     assert reasons(store, shop_settings, loose) == {"shop.mail": ("too many positional arguments", 1)}
     loose.tasks["shop.mail"].typing = False
     assert failing(store, shop_settings, [loose]) == []
-    assert failing(store, shop_settings, [loose, app]) == []
+    assert failing(store, shop_settings, [app_of(other=nothing), loose]) == []
 
 
 def test_the_command_lists_them_and_ends_with_1(

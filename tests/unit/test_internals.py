@@ -10,11 +10,14 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from inspect import signature
+from signal import SIGUSR1, raise_signal, signal
 from types import SimpleNamespace
 from typing import Any
 
 import celery
 import pytest
+from billiard import pool
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, beat, group, signals
 from celery.app import amqp
 from celery.concurrency import prefork
@@ -126,6 +129,25 @@ def test_no_other_transport_is_taken_for_redis() -> None:
         assert internals.redis_length(channel, "any") is None
         internals.wrap_redis_read(consumer, pytest.fail)
         internals._close_redis(consumer)
+
+
+def test_the_soft_time_limit_interrupts_tasks_and_not_the_report_of_what_became_of_them() -> None:
+    assert pool.SIG_SOFT_TIMEOUT == SIGUSR1
+    assert calls(pool.Worker.after_fork, "soft_timeout_sighandler")
+    app = Celery(set_as_current=False)
+
+    @app.task
+    def slow() -> None:
+        internals.limit_only_tasks()
+        internals.limit_only_tasks()  # each task does
+        raise_signal(SIGUSR1)
+
+    usual = signal(SIGUSR1, pool.soft_timeout_sighandler)
+    try:
+        assert isinstance(slow.apply().result, SoftTimeLimitExceeded)
+        raise_signal(SIGUSR1)
+    finally:
+        signal(SIGUSR1, usual)
 
 
 class OpenTransaction:
