@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import socket
+import socketserver
+import threading
+import time
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ import redis
 from lab.proxy import Proxy
 from outbox_tasks.destinations import load
 from outbox_tasks.model import Result
+from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import celery_task, redis_queue
 from tests.contract.counterparts.redis_stream import Counterpart
@@ -69,6 +74,54 @@ def test_trims_the_stream_when_told_to(target: Counterpart) -> None:
         for start in range(0, 1000, 100):
             publisher.publish([message(start + n) for n in range(100)])
     assert 100 <= len(entries(target)) < 500
+
+
+class Late(socketserver.BaseRequestHandler):
+    """Passes on what Redis says. While `slow` is set: its first answer in 0.6 s, the rest when it is `released`."""
+
+    port: int
+    slow: threading.Event
+    released: threading.Event
+
+    def handle(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port)) as server:
+            threading.Thread(target=self._answer, args=(server,), daemon=True).start()
+            with suppress(OSError):
+                while data := self.request.recv(65536):
+                    server.sendall(data)
+
+    def _answer(self, server: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                lines = data.splitlines(keepends=True)
+                if self.slow.is_set():
+                    self.slow.clear()
+                    for line in lines[:2]:
+                        time.sleep(0.3)
+                        self.request.sendall(line)
+                    self.released.wait(30)
+                    lines = lines[2:]
+                self.request.sendall(b"".join(lines))
+
+
+def test_answers_that_came_too_late_are_not_those_of_the_next_messages(target: Counterpart) -> None:
+    """Those would count as sent, and be lost."""
+    slow, released = threading.Event(), threading.Event()
+    handler = type("Handler", (Late,), {"port": target.server.port, "slow": slow, "released": released})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as proxy:
+        proxy.daemon_threads = True
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        with closing(loaded(target.url_at(proxy.server_address[1]), send_timeout=1)) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+            slow.set()
+            outcomes = publisher.publish([message(n) for n in range(1, 6)])
+            assert results(outcomes) == [Result.OUTAGE] * 5
+            eventually(lambda: len(target.received()) == 6)
+            client(target).delete(target.place)
+            client(target).set(target.place, "no stream")
+            threading.Timer(0.2, released.set).start()
+            assert [outcome.code for outcome in publisher.publish([message(6)])] == ["wrong_type"]
+        proxy.shutdown()
 
 
 class TestSeveralMessagesOfOneKey:
