@@ -1,4 +1,4 @@
-"""PgBouncer as our own child, where it is installed."""
+"""PgBouncer as our own child, where it is installed or unpacked."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer
 
-PROGRAM = shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+UNPACKED = Path.home() / ".cache/outbox_tasks/pgbouncer/usr/sbin"
+"""Where .ci/sid.sh unpacks a newer one than that of Debian's stable releases."""
+
+PROGRAM = shutil.which("pgbouncer", path=os.pathsep.join([str(UNPACKED), os.environ.get("PATH", ""), "/usr/sbin"]))
 
 USER = "nobody"
 """As whom it runs if we are root: it refuses to be root."""
 
 
 def version() -> tuple[int, ...]:
-    """Of the one that is installed."""
+    """Of the one that runs."""
     assert PROGRAM is not None
     output = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"(\d+)\.(\d+)", output)

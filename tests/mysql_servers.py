@@ -21,8 +21,8 @@ AS_US = ("--user=root",) if os.geteuid() == 0 else ()
 
 SMALL = (f"--bind-address={LOOPBACK}", "--innodb-buffer-pool-size=64M", *AS_US)
 
-UNPACKED = Path.home() / ".cache/outbox_tasks/mysql/mysqld"
-"""Where .ci/mysql.sh unpacks MySQL, which Debian's stable releases don't have."""
+UNPACKED = Path.home() / ".cache/outbox_tasks/mysql/usr"
+"""Where .ci/sid.sh unpacks MySQL, which Debian's stable releases don't have."""
 
 
 class _MySQL(EmbeddedServer):
@@ -87,9 +87,8 @@ class MySQL(_MySQL):
 
     def _start_child(self, port: int, log: Path) -> Child:
         if not UNPACKED.exists():
-            pytest.skip("MySQL's server is not here: .ci/mysql.sh unpacks it")
-        home = UNPACKED.parent / "usr"
-        argv = [str(UNPACKED), f"--basedir={home}", f"--lc-messages-dir={home}/share/mysql"]
+            pytest.skip("MySQL's server is not here: .ci/sid.sh unpacks it")
+        argv = [f"{UNPACKED}/sbin/mysqld", f"--basedir={UNPACKED}", f"--lc-messages-dir={UNPACKED}/share/mysql"]
         self._prepared(*argv, "--initialize-insecure")
         return self._started([*argv, "--mysqlx=OFF", "--secure-file-priv=NULL"], port, log)
 

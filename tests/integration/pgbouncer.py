@@ -9,9 +9,10 @@ import pytest
 
 from lab.pgbouncer import PROGRAM, PgBouncer, version
 
-__all__ = ["PROGRAM", "needed", "pooled", "version"]
+__all__ = ["needed", "pooled", "prepares"]
 
 needed = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed")
+prepares = pytest.mark.skipif(PROGRAM is None or version() < (1, 21), reason="there is no pgbouncer 1.21 or newer")
 
 
 @contextmanager

@@ -17,7 +17,9 @@ from outbox_tasks.database.schema import qualified, quoted
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import FIRST_TIME, LAST_TIME
 from outbox_tasks.relay.store import Store
+from tests.claims import begin, claimed, take_batch
 from tests.conftest import MakeStore, Rows
+from tests.integration.pgbouncer import pooled, prepares
 
 pytestmark = pytest.mark.usefixtures("rows")
 
@@ -150,3 +152,25 @@ def test_names_are_in_quotes_where_they_need_them() -> None:
         '"user"', '"A"', '"a b"', '"a""b"', '"1a"', '""',
     ]  # fmt: skip
     assert (qualified("user", "t"), qualified(None, "t")) == ('"user".t', "t")
+
+
+@prepares
+def test_behind_pgbouncer_prepared_statements_follow_to_other_sessions(
+    new_store: MakeStore, rows: Rows, postgres_url: str
+) -> None:
+    """As docs/managed-postgresql.md says, with a pooler that gives a session for a transaction."""
+    with pooled(postgres_url, pool_mode="transaction", max_prepared_statements=200) as url:
+        store = new_store(database_url=url, statement_timeout=0, singles=1)
+
+        def told() -> None:
+            rows.insert(2)
+            singles, _ = claimed(store)
+            assert sum(begin(store, single) is not None for single in singles) + len(take_batch(store).messages) == 2
+
+        for _ in range(7):  # psycopg prepares what it has run five times
+            told()
+        assert of_pool(store).execute("SELECT count(*) > 3 FROM pg_prepared_statements").fetchone() == (True,)
+        session = of_pool(store).execute("SELECT pg_backend_pid()").fetchone()
+        with psycopg.connect(url) as another:  # its transaction keeps the session
+            assert another.execute("SELECT pg_backend_pid()").fetchone() == session
+            told()

@@ -1,5 +1,5 @@
 """RabbitMQ, as Debian packages it: a node of our own, with an epmd of its own, in a directory that goes with it. That
-of the stable release, and version 4, which .ci/rabbitmq.sh unpacks."""
+of the stable release, and version 4, which .ci/sid.sh unpacks."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Rabbit4(Counterpart):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if (UNPACKED / "ready").exists() else "RabbitMQ 4 is not here: .ci/rabbitmq.sh unpacks it"
+        return None if (UNPACKED / "ready").exists() else "RabbitMQ 4 is not here: .ci/sid.sh unpacks it"
 
 
 node, node4 = cache(Counterpart), cache(Rabbit4)
