@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 FAILED_AT_ONCE_SECONDS = 1.0
 """If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
 
+CLUSTER = "it is a Redis cluster, which Celery can't use; take a Redis without cluster mode, alone or with Sentinel"
+
 
 class Broker:
     """The relay's side of a Celery app's broker. Every method that talks to it raises `BrokerUnreachable`.
@@ -65,6 +67,16 @@ class Broker:
             rule = f"it must be at least {least:g}, or Redis repeats tasks that only wait (see queue_lease)"
             setting = "broker_transport_options['visibility_timeout']"
             raise ConfigurationError(setting=setting, value=timeout, rule=rule)
+
+    def check_server(self) -> None:
+        """Raises `ConfigurationError` if the broker is a Redis cluster. Each of its servers has a part of the keys, and
+        kombu asks one server for all queues at once."""
+        with self.producer() as producer:
+            client: Any = getattr(producer.channel, "client", None)
+            with suppress(*producer.connection.channel_errors):  # we may not ask
+                if client is not None and client.info("cluster").get("cluster_enabled"):
+                    url = redacted(joined(self.app.conf.broker_write_url))
+                    raise ConfigurationError(setting="broker_url", value=url, rule=CLUSTER)
 
     @contextmanager
     def producer(self) -> Iterator[Producer]:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def check(resources: Resources) -> None:
-    """Check the settings, the publishers, the tables and the broker's stamp. Raises an `OutboxError`, but not if the
+    """Check the settings, the publishers, the tables, the broker and its stamp. Raises an `OutboxError`, but not if the
     database or the broker is away: it may come back, and until then nothing is begun."""
     resources.broker.check()
     _check_same_broker(resources)
@@ -46,6 +46,7 @@ def check(resources: Resources) -> None:
         store.check_version()
         # This broker has connections of its own, so that no process of the pool inherits one.
         with closing(Broker(resources.app, settings)) as broker:
+            broker.check_server()
             check_broker(resources, broker, store)
     except (BrokerUnreachable, DatabaseUnavailable) as error:
         log.warning("%s", error)

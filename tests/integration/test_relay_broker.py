@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,25 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.places import same_place
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
+from outbox_tasks.local.binaries import valkey_server
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.operating.problems import examine
 from outbox_tasks.settings import CLAIM_QUEUE
 from outbox_tasks.worker.install import install
 from outbox_tasks.worker.start_checks import check
 from tests.conftest import MakeSettings, Rows, eventually
+
+
+class Cluster(EmbeddedValkey):
+    """The first server of a cluster."""
+
+    def _start_child(self, port: int, log: Path) -> Child:
+        argv = [str(valkey_server()), "--bind", LOOPBACK, "--port", str(port), "--dir", str(self.directory)]
+        argv += ["--save", "", "--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+        return Child.start(self.name, argv, log=log, cwd=self.directory)
+
 
 NewBroker = Callable[[], Broker]
 NewApp = Callable[..., Celery]
@@ -174,3 +189,12 @@ def test_an_app_that_has_the_relay_installed_must_have_its_broker(
 )
 def test_two_urls_of_one_broker_are_known_as_one(one: str, other: str, same: bool) -> None:
     assert same_place(one, other) is same_place(other, one) is same
+
+
+def test_a_cluster_is_refused_in_one_line(rows: Rows, settings: MakeSettings, new_app: NewApp) -> None:
+    with Cluster() as cluster:
+        relay = settings(broker_url=cluster.url)
+        with pytest.raises(ConfigurationError, match=r"^Setting broker_url = .* is a Redis cluster, .*\Z"):
+            check(install(new_app(cluster.url), relay))
+        [problem] = [found for found in examine(relay).everything if found.code == "broker_away"]
+    assert "is a Redis cluster" in problem.fact

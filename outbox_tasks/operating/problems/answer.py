@@ -9,7 +9,7 @@ from typing import Any
 
 from kombu import Producer
 
-from outbox_tasks.broker.broker import Broker, queue_length
+from outbox_tasks.broker.broker import CLUSTER, Broker, queue_length
 from outbox_tasks.broker.names import queues_of
 from outbox_tasks.errors import BrokerUnreachable
 
@@ -40,6 +40,8 @@ class BrokerAnswer:
                 producer.connection.ensure_connection(max_retries=1)
                 reached.set()
                 info = _info(producer)
+                if info is not None and info.get("cluster_enabled"):
+                    return Silence(CLUSTER)
                 began = time.monotonic()
                 lengths = {queue: queue_length(producer, queue) for queue in queues_of(broker.settings)}
                 seconds = (time.monotonic() - began) / max(1, len(lengths))

@@ -107,8 +107,8 @@ def _visibility(site: Site, worker: Worker) -> Problems:
         f"all. After {seconds:g} s this worker puts every app's unacknowledged tasks back into their queues. So "
         "waiting retries of the relay come again and again. The leases keep them from being sent twice.",
         "Give the relay a Redis database of its own: OUTBOX_BROKER_URL=redis://…/<another number>, for celery:// "
-        "destinations with ?broker=<the application's>. A Redis cluster has only one database: set global_keyprefix "
-        "in the transport options of one of them."
+        "destinations with ?broker=<the application's>. If it has only one database, set global_keyprefix in the "
+        "transport options of one of them."
         if worker.foreign
         else f"Set broker_transport_options['visibility_timeout'] = {own:g} there.",
         which=worker.name,
