@@ -67,11 +67,15 @@ def test_messages_that_a_killed_process_sent_but_did_not_settle_are_soon_sent_ag
         if not worker.container.child.alive:
             worker.restart()
         drained(rows)
-    repeated = {id for id, count in Counter(stream.ids()).items() if count > 1}
-    assert check(rows, stream, ids) == len(repeated) >= 3
+    sends = Counter(stream.ids())
+    repeated = {id for id, count in sends.items() if count > 1}
+    assert check(rows, stream, ids) == sends.total() - len(sends)
+    assert len(repeated) >= 3
     unsettled = {str(row.id) for row in rows.archived() if row.last_error_code == "unsettled"}
     assert repeated <= unsettled  # the others were begun, and not sent
-    assert {str(row.id): row.attempts for row in rows.archived()} == {id: 2 if id in unsettled else 1 for id in ids}
+    # Where the machine is slow, a successor's settle fails too.
+    assert all(row.attempts >= sends[str(row.id)] for row in rows.archived())
+    assert {str(row.id) for row in rows.archived() if row.attempts > 1} == unsettled
 
 
 def test_a_drain_ends_after_its_batch_when_its_worker_is_told_to_stop(relay: Relay, rows: Rows, stream: Stream) -> None:

@@ -34,10 +34,10 @@ def outbox(shop_settings: Settings, rows: Rows) -> Outbox:
 
 
 def app_of(**functions: Any) -> Celery:
-    """An app whose tasks are these functions, called shop.<name>."""
+    """An app whose tasks are these functions, called stored.<name>."""
     app = Celery("shop", broker="memory://", set_as_current=False)
     for name, function in functions.items():
-        app.task(function, name=f"shop.{name}", shared=False)
+        app.task(function, name=f"stored.{name}", shared=False)
     return app
 
 
@@ -53,13 +53,13 @@ def reasons(store: Store, settings: Settings, app: Celery) -> dict[str, tuple[st
 
 def test_tasks_that_fit_are_passed_over(outbox: Outbox, store: Store, engine: Engine, shop_settings: Settings) -> None:
     app = app_of(mail=mail, ship=ship)
-    task = app.tasks["shop.mail"]
+    task = app.tasks["stored.mail"]
     with Session(engine) as session, session.begin():
         outbox.publish(session, "order.created", {"args": "none"}, to="tasks")
         for args, kwargs in (((1,), {}), ((1, "de"), {"urgent": True}), ((), {"order": 1})):
             outbox.apply_async(session, task, args, kwargs)
         outbox.apply_async(session, task, (1,), countdown=3600)
-        outbox.apply_async(session, chain(task.s(1), app.tasks["shop.ship"].s(1)))
+        outbox.apply_async(session, chain(task.s(1), app.tasks["stored.ship"].s(1)))
     assert failing(store, shop_settings, [app]) == []
 
 
@@ -68,7 +68,7 @@ def test_each_reason_is_told_with_its_number(
 ) -> None:
     old = app_of(mail=mail, ship=ship, gone=mail, yaml=mail, moved=mail, binary=mail, followed=mail)
     old.conf.task_serializer = "json"
-    tasks = {name.removeprefix("shop."): task for name, task in old.tasks.items() if name.startswith("shop.")}
+    tasks = {name.removeprefix("stored."): task for name, task in old.tasks.items() if name.startswith("stored.")}
     with Session(engine) as session, session.begin():
         for _ in range(2):
             outbox.delay(session, tasks["mail"], 1, lang="de")
@@ -76,30 +76,32 @@ def test_each_reason_is_told_with_its_number(
         outbox.delay(session, tasks["gone"], 1)
         outbox.delay(session, tasks["ship"], 1, 2)
         outbox.apply_async(session, chain(tasks["followed"].s(1), tasks["gone"].si(1)))
-    dead = rows.insert(1, status="dead", destination="tasks", event_type="shop.moved", payload=b"[[], {}, {}]",
+    dead = rows.insert(1, status="dead", destination="tasks", event_type="stored.moved", payload=b"[[], {}, {}]",
                        headers={"celery-message": "{}"})  # fmt: skip
-    rows.insert(1, destination="left", event_type="shop.mail", headers={"celery-message": "{}"})
-    rows.insert(1, destination="tasks", event_type="shop.binary", payload=b"no JSON", headers={"celery-message": "{}"})
+    rows.insert(1, destination="left", event_type="stored.mail", headers={"celery-message": "{}"})
+    rows.insert(
+        1, destination="tasks", event_type="stored.binary", payload=b"no JSON", headers={"celery-message": "{}"}
+    )
 
     def no_lang(order: int) -> None: ...
     def later(result: Any, order: int, carrier: str) -> None: ...
 
     new = app_of(mail=no_lang, ship=later, moved=mail, binary=mail, followed=mail)
     groups = failing(store, shop_settings, [new])
-    assert (groups[0].task, groups[0].number) == ("shop.mail", 3)
+    assert (groups[0].task, groups[0].number) == ("stored.mail", 3)
     assert {(each.task, each.reason) for each in groups} == {
-        ("shop.mail", "got an unexpected keyword argument 'lang'"),
-        ("shop.mail", "there is no celery:// destination left"),
-        ("shop.gone", "there is no such task"),
-        ("shop.ship", "missing a required argument: 'carrier'"),
-        ("shop.followed", "it is followed by shop.gone, and there is no such task"),
-        ("shop.moved", "missing a required argument: 'order'"),
-        ("shop.binary", "its payload is not that of a task"),
+        ("stored.mail", "got an unexpected keyword argument 'lang'"),
+        ("stored.mail", "there is no celery:// destination left"),
+        ("stored.gone", "there is no such task"),
+        ("stored.ship", "missing a required argument: 'carrier'"),
+        ("stored.followed", "it is followed by stored.gone, and there is no such task"),
+        ("stored.moved", "missing a required argument: 'order'"),
+        ("stored.binary", "its payload is not that of a task"),
     }
-    [moved] = [each for each in groups if each.task == "shop.moved"]
+    [moved] = [each for each in groups if each.task == "stored.moved"]
     assert [str(moved.first)] == [str(id) for id in dead]
     assert in_words(groups).startswith(
-        "9 stored tasks would fail: shop.mail (3): got an unexpected keyword argument 'lang', "
+        "9 stored tasks would fail: stored.mail (3): got an unexpected keyword argument 'lang', "
     )
     assert in_words(groups).endswith(", and 4 more reasons")
 
@@ -112,7 +114,7 @@ def test_serializers_and_typing_are_those_of_celery(
     app.conf.accept_content = ["json", "yaml"]
     with Session(engine) as session, session.begin():
         outbox.apply_async(session, app.tasks["yaml.mail"], (1,), serializer="yaml")
-        outbox.delay(session, app.tasks["shop.mail"], 1)
+        outbox.delay(session, app.tasks["stored.mail"], 1)
     assert failing(store, shop_settings, [app]) == []
     app.conf.accept_content = ["json"]
     assert reasons(store, shop_settings, app) == {"yaml.mail": ("its workers do not accept application/x-yaml", 1)}
@@ -125,8 +127,8 @@ def test_serializers_and_typing_are_those_of_celery(
     loose = app_of(mail=nothing)
     loose.task(nothing, name="yaml.mail", shared=False)
     loose.conf.accept_content = ["json", "yaml"]
-    assert reasons(store, shop_settings, loose) == {"shop.mail": ("too many positional arguments", 1)}
-    loose.tasks["shop.mail"].typing = False
+    assert reasons(store, shop_settings, loose) == {"stored.mail": ("too many positional arguments", 1)}
+    loose.tasks["stored.mail"].typing = False
     assert failing(store, shop_settings, [loose]) == []
     assert failing(store, shop_settings, [app_of(other=nothing), loose]) == []
 
@@ -141,17 +143,17 @@ def test_the_command_lists_them_and_ends_with_1(
 
     (tmp_path / "shop.py").write_text(
         "from celery import Celery\napp = Celery('shop', broker='memory://')\n"
-        "@app.task(name='shop.mail')\ndef mail(order): pass\n"
+        "@app.task(name='stored.mail')\ndef mail(order): pass\n"
     )
     with Session(engine) as session, session.begin():
-        outbox.delay(session, app_of(mail=mail).tasks["shop.mail"], 1)
+        outbox.delay(session, app_of(mail=mail).tasks["stored.mail"], 1)
     fits = check("--app", "shop:app")
     assert (fits.returncode, fits.stdout) == (0, "Each stored task can be run by this code.\n"), fits.stderr
     with Session(engine) as session, session.begin():
-        result = outbox.delay(session, app_of(mail=mail).tasks["shop.mail"], 1, lang="de")
+        result = outbox.delay(session, app_of(mail=mail).tasks["stored.mail"], 1, lang="de")
     failed = check("--app", "shop")
     assert (failed.returncode, failed.stderr.split(".")[0]) == (1, "1 stored task would fail")
-    assert failed.stdout.startswith("1 shop.mail to tasks: got an unexpected keyword argument 'lang'; the first: ")
+    assert failed.stdout.startswith("1 stored.mail to tasks: got an unexpected keyword argument 'lang'; the first: ")
     assert result.id
     [fact] = json.loads(check("--app", "shop", "--json").stdout)
     assert fact["number"] == 1

@@ -385,11 +385,12 @@ def test_in_a_race_all_that_is_committed_arrives_and_each_key_in_its_order(
     plans = [[_transaction(chance) for _ in range(25)] for _ in range(8)]
 
     def take_back() -> None:
-        """As a person or an application does; some think again."""
+        """As a person or an application does; some think again. A message without a key that was locked meanwhile is
+        found by the next look from the front, which never comes here."""
         with psycopg.connect(box.url) as connection:
             connection.execute(f"SET search_path = {box.schema}")
-            some = "SELECT array_agg(id) FROM (SELECT id FROM outbox_messages ORDER BY random() LIMIT 3) m"
-            connection.execute(f"SELECT outbox_cancel(({some}))")
+            some = "SELECT id FROM outbox_messages WHERE key IS NOT NULL ORDER BY random() LIMIT 3"
+            connection.execute(f"SELECT outbox_cancel(ARRAY({some}))")
             time.sleep(destination.random.random() / 50)
             if destination.random.random() < 0.7:
                 connection.rollback()
