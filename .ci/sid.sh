@@ -4,8 +4,11 @@
 # program runs by the loader and the libraries that it came with, wherever the directory is.
 set -euo pipefail
 declare -A packages=(
+  [mosquitto]='mosquitto'
   [mysql]='mysql-server-core'
+  [nats]='nats-server'
   [pgbouncer]='pgbouncer'
+  [postgresql19]='postgresql-19/experimental postgresql-client-19/experimental libpq5/experimental locales/sid'
   [rabbitmq]='rabbitmq-server'
 )
 home=$HOME/.cache/outbox_tasks
@@ -18,7 +21,9 @@ trap 'rm -rf "$apt"' EXIT
 mkdir -p "$apt"/{lists/partial,cache/archives/partial,etc}
 touch "$apt/status"
 site=$(apt-get indextargets --format '$(SITE)' | grep -m1 '/debian/\?$')
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site sid main" >"$apt/sources.list"
+for suite in sid experimental; do # of this one only what is asked for
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site $suite main"
+done >"$apt/sources.list"
 own=(-q -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/etc" -o Dir::Etc::PreferencesParts="$apt/etc"
   -o Dir::State::Lists="$apt/lists" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
 apt-get "${own[@]}" update
@@ -33,7 +38,8 @@ for name in "${names[@]}"; do
   for package in ${packages[$name]}; do dpkg-deb -x "$apt/cache/archives/${package%/*}"_*.deb "$to"; done
   rm "$apt"/cache/archives/*.deb
   loader=$(find -L "$to" -path '*/ld-linux*' -printf '%P\n' -quit)
-  libraries=$(find "$to" -type d -path '*/lib/*-linux-gnu' -printf '$root/%P:')
+  libraries=$(find "$to/usr/lib" -maxdepth 1 -type d -name '*-linux-gnu' -printf '$root/usr/lib/%P')
+  ldconfig -n "$to/usr/lib"/*-linux-gnu # the links that a package leaves to its installation
   find "$to/usr" -type f -perm /111 \( -path "$to/usr/*bin/*" -o -path '*/erlang/*bin/*' \) | while read -r program; do
     [ "$(head -c 4 "$program" | tail -c 3 | tr -d '\0')" = ELF ] || continue
     mv "$program" "$program.elf"

@@ -46,6 +46,12 @@ TESTS = [
 ]  # fmt: skip
 """What touches Celery, SQLAlchemy, Django and PostgreSQL in other ways than all the rest."""
 
+OF_SERVERS = ["contract/test_every_publisher.py", "contract/test_nats_jetstream.py", "contract/test_mqtt.py"]
+"""What touches the servers that a cell chooses."""
+
+UNPACKED = Path.home() / ".cache/outbox_tasks"
+"""Where .ci/sid.sh unpacks servers."""
+
 OURS = f"{ROOT}[azure,http,web]"
 TOOLS = [
     "aiosqlite", "alembic", "asyncpg", "django-tasks", "hypothesis", "psutil", "pytest", "pytest-celery",
@@ -65,13 +71,15 @@ class NotMade(Exception):
 
 @dataclass(frozen=True)
 class Cell:
-    """An environment: the interpreters that would do, the first that is here; a server; and versions."""
+    """An environment: the interpreters that would do, the first that is here (none: the tests' own environment);
+    PostgreSQL; versions of packages; and servers that .ci/sid.sh unpacks."""
 
     pythons: tuple[str, ...]
     postgres: int
     chosen: dict[str, str] = field(default_factory=dict)
     lowest: bool = False
     highest: bool = False
+    servers: tuple[str, ...] = ()
 
 
 CELLS = {
@@ -83,6 +91,7 @@ CELLS = {
     "3.14": Cell(("3.14",), 18, {"Django": ""}, highest=True),
     "3.15": Cell(("3.15",), 18, {"Django": ""}, highest=True),
     "newest": Cell(("3.15", "3.14", "3.13", "3.12"), 18, {"Django": ""}, highest=True),
+    "servers": Cell((), 19, servers=("mosquitto", "nats", "postgresql19")),
 }
 """Each version is in one of them, and each version of Celery meets both of SQLAlchemy's but where a newer one does."""
 
@@ -118,6 +127,8 @@ def pins(free: Iterable[str]) -> str:
 
 def environment(name: str, cell: Cell) -> Path:
     """The interpreter of the cell's environment, made if it is not as it should be. Raises `NotHere`, `NotMade`."""
+    if not cell.pythons:
+        return Path(sys.executable)
     python = next(filter(None, map(interpreter, cell.pythons)), None)
     if python is None:
         raise NotHere(f"there is no Python {' or '.join(cell.pythons)} on this machine")
@@ -130,7 +141,6 @@ def environment(name: str, cell: Cell) -> Path:
     place, made = PLACE / name, PLACE / f"{name}.made"
     if made.exists() and made.read_text() == recipe:
         return place / "bin/python"
-    PLACE.mkdir(parents=True, exist_ok=True)
     (PLACE / f"{name}.txt").write_text(constraints)
     steps = []
     if not made.exists() or json.loads(made.read_text())[0] != python:
@@ -144,6 +154,14 @@ def environment(name: str, cell: Cell) -> Path:
             raise (NotHere if MISSING.search(said) else NotMade)(f"{argv[2]}: {said[-300:]}")
     made.write_text(recipe)
     return place / "bin/python"
+
+
+def unpacked(servers: Iterable[str]) -> list[str]:
+    """The directories of their programs. Raises `NotHere`."""
+    done = subprocess.run([ROOT / ".ci/sid.sh", *servers], capture_output=True, text=True)
+    if done.returncode:
+        raise NotHere(f"{', '.join(servers)}: {done.stderr.strip()[-300:]}")
+    return [str(UNPACKED / name / "usr" / kind) for name in servers for kind in ("sbin", "bin")]
 
 
 def versions(python: Path) -> dict[str, str]:
@@ -167,8 +185,10 @@ def run(name: str) -> dict[str, Any]:
 def tried(name: str, cell: Cell) -> dict[str, Any]:
     """The versions of a cell, and what became of its tests."""
     began = time.monotonic()
+    PLACE.mkdir(parents=True, exist_ok=True)
     try:
-        postgres, python = server(cell.postgres, PLACE), environment(name, cell)
+        programs, python = unpacked(cell.servers), environment(name, cell)
+        postgres = server(cell.postgres, PLACE)
     except NotHere as reason:
         return {"result": f"not here: {reason}"}
     except NotMade as reason:
@@ -181,8 +201,8 @@ def tried(name: str, cell: Cell) -> dict[str, Any]:
             row["PostgreSQL"] = str(connection.info.parameter_status("server_version")).split()[0]
         argv = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         clean = {variable: value for variable, value in os.environ.items() if not variable.startswith("OUTBOX_")}
-        env = {**clean, "OUTBOX_DATABASE_URL": postgres.url}
-        argv += [f"tests/{file}" for file in TESTS]
+        env = {**clean, "OUTBOX_DATABASE_URL": postgres.url, "PATH": os.pathsep.join([*programs, os.environ["PATH"]])}
+        argv += [f"tests/{file}" for file in (TESTS + OF_SERVERS if cell.servers else TESTS)]
         code = subprocess.run(argv, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT).returncode
     if not report.exists():
         return {**row, "result": f"failed: pytest ended with {code}, see {log.relative_to(ROOT)}"}

@@ -23,28 +23,36 @@ PINNED = {15: "15.18.0-beta.17", 16: "16.14.0-beta.17", 17: "17.10.0-beta.17", 1
 """A package with the programs of one release in each version. npm calls them all pre-releases."""
 
 
+UNPACKED = Path.home() / ".cache/outbox_tasks"
+"""Where .ci/sid.sh unpacks servers: among them a release that the others don't have yet."""
+
+
 class NotHere(Exception):
     """A release can't be had on this machine."""
 
 
 def server(release: int, cache: Path) -> EmbeddedServer:
-    """A server of a release, not yet started: of our wheel, of the system, or of a package of npm. Raises `NotHere`."""
+    """A server of a release, not yet started: of our wheel, of the system, unpacked, or of a package of npm. Raises
+    `NotHere`."""
     try:
         wheel = subprocess.run([str(postgres_programs() / "postgres"), "--version"], capture_output=True, text=True)
         if f" {release}." in wheel.stdout:
             return EmbeddedPostgres(settings={"fsync": "off", "max_prepared_transactions": "10"})
     except ServerNotInstalled:
         pass
-    system = Path(f"/usr/lib/postgresql/{release}/bin")
-    return OtherPostgres(system if (system / "postgres").exists() else fetched(release, cache))
+    programs = f"usr/lib/postgresql/{release}/bin"
+    for root in (Path("/"), UNPACKED / f"postgresql{release}"):
+        if (root / programs / "postgres").exists():
+            return OtherPostgres(root / programs, root)
+    return OtherPostgres(fetched(release, cache))
 
 
 def fetched(release: int, cache: Path) -> Path:
     """The directory of the programs of a release that npm has. Raises `NotHere`."""
     found = cache / f"postgres{release}/node_modules" / NPM / "native/bin"
     if not (found / "postgres").exists():
-        if not shutil.which("npm"):
-            raise NotHere(f"PostgreSQL {release} is not installed, and there is no npm to fetch it with")
+        if release not in PINNED or not shutil.which("npm"):
+            raise NotHere(f"PostgreSQL {release} is not installed, and npm can't give it")
         argv = ["npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
         argv += ["--prefix", str(cache / f"postgres{release}"), f"{NPM}@{PINNED[release]}"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
@@ -54,13 +62,15 @@ def fetched(release: int, cache: Path) -> Path:
 
 
 class OtherPostgres(EmbeddedServer):
-    """A server of these programs, with a database and superuser `outbox` without a password; not durable."""
+    """A server of these programs, with a database and superuser `outbox` without a password; not durable. `root`: all
+    that they need is below it."""
 
     name = "PostgreSQL"
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, root: Path | None = None) -> None:
         super().__init__()
         self._given_programs = programs
+        self._root = root or programs.parent
         self._as: dict[str, Any] = {}
 
     @property
@@ -81,7 +91,8 @@ class OtherPostgres(EmbeddedServer):
         return Child.start(self.name, argv, log=log, cwd=data, user=user, stop_signal=signal.SIGINT)
 
     def _program(self, name: str) -> Path:
-        return (self.directory / "install/bin" if self._as else self._given_programs) / name
+        programs = self._given_programs
+        return (self.directory / "install" / programs.relative_to(self._root) if self._as else programs) / name
 
     def _make(self, data: Path) -> None:
         data.mkdir(mode=0o700)
@@ -90,9 +101,9 @@ class OtherPostgres(EmbeddedServer):
             self.directory.chmod(0o711)
             os.chown(data, NOBODY, NOBODY)
             if self._given_programs.is_relative_to("/usr"):
-                (self.directory / "install").symlink_to(self._given_programs.parent)
+                (self.directory / "install").symlink_to(self._root)
             else:
-                shutil.copytree(self._given_programs.parent, self.directory / "install", symlinks=True)
+                shutil.copytree(self._root, self.directory / "install", symlinks=True)
         argv = [self._program("initdb"), "-D", data, "-U", "outbox", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
         done = subprocess.run(argv, capture_output=True, text=True, cwd=data, **self._as)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -92,8 +92,8 @@ def hops(seqs: list[int]) -> list[tuple[str, int, dict[str, Any]]]:
     return [
         ("claim/due.sql", 20_000, {"known": known, "most": 5, "others": 100, "past": ""}),
         ("claim/take_free.sql", 6000, {**batch, "span": json.dumps(SPAN)}),
-        ("claim/take_new.sql", 15_000, {**batch, **place}),
-        ("claim/take_held.sql", 15_000, {**batch, **place}),
+        ("claim/take_new.sql", 18_000, {**batch, **place}),
+        ("claim/take_held.sql", 18_000, {**batch, **place}),
         ("claim/take_free_singly.sql", 9000, {**lease, "share": free}),
         ("claim/take_keys_singly.sql", 15_000, {**lease, "share": keyed}),
         ("claim/expire.sql", 15_000, {"most": 1000, "messages": 1000, "since": "-infinity"}),

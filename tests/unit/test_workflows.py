@@ -45,6 +45,6 @@ def test_a_release_publishes_what_it_has_checked_without_a_token() -> None:
 
 
 def test_the_matrix_the_clock_and_the_weekly_tests_are_files_that_exist() -> None:
-    places = [*matrix.TESTS, *(f"{name}.py" for name in clock.DATED)]
+    places = [*matrix.TESTS, *matrix.OF_SERVERS, *(f"{name}.py" for name in clock.DATED)]
     places += [line.partition("::")[0] for line in weekly.WEEKLY.split("\n")]
     assert [place for place in places if not (TESTS / place).exists()] == []
