@@ -40,7 +40,7 @@ for name in "${names[@]}"; do
   loader=$(find -L "$to" -path '*/ld-linux*' -printf '%P\n' -quit)
   libraries=$(find "$to/usr/lib" -maxdepth 1 -type d -name '*-linux-gnu' -printf '$root/usr/lib/%P')
   ldconfig -n "$to/usr/lib"/*-linux-gnu # the links that a package leaves to its installation
-  find "$to/usr" -type f -perm /111 \( -path "$to/usr/*bin/*" -o -path '*/erlang/*bin/*' \) | while read -r program; do
+  find "$to/usr" -type f -perm /111 -path '*bin/*' | while read -r program; do
     [ "$(head -c 4 "$program" | tail -c 3 | tr -d '\0')" = ELF ] || continue
     mv "$program" "$program.elf"
     root=$(realpath --relative-to="$(dirname "$program")" "$to")
