@@ -64,8 +64,8 @@ class PgBouncer(EmbeddedServer):
         users.touch(0o600)
         users.write_text(f'"{server.username}" "{server.password}"\n')
         settings = {
-            "listen_addr": LOOPBACK, "listen_port": port, "unix_socket_dir": "", "auth_type": "plain" if server.password else "trust",
-            "auth_file": users, **self._options,
+            "listen_addr": LOOPBACK, "listen_port": port, "unix_socket_dir": "",
+            "auth_type": "plain" if server.password else "trust", "auth_file": users, **self._options,
         }  # fmt: skip
         lines = ["[databases]", f"* = host={server.hostname} port={server.port}", "[pgbouncer]"]
         lines += [f"{name} = {value}" for name, value in settings.items()]
