@@ -272,6 +272,23 @@ class TestRepetition:
         assert duck(place, "SELECT count(*) FROM archive") == [(10,)]
         assert [part["file"] for part in manifest(place, archived)] == ["part-0.parquet"]
 
+    def test_the_part_of_another_database_stays_in_the_manifest(
+        self, archived: Archived, exporter: Store, place: Path
+    ) -> None:
+        """Its days have other numbers. It may be the only copy of its rows."""
+        archived.fill(archived.ago(8), 3)
+        export_days(exporter, f"file://{place}")
+        file = directory(place, archived) / "_manifest.json"
+        former = json.loads(file.read_text())
+        former["parts"][0]["number"] += 1000
+        file.write_text(json.dumps(former))
+        archived.fill(archived.ago(8), 2)
+        export_days(exporter, f"file://{place}")
+        assert [(part["rows"], part["file"]) for part in manifest(place, archived)] == [
+            (3, "part-0.parquet"),
+            (5, "part-1.parquet"),
+        ]
+
 
 class TestKilled:
     def test_in_the_middle_of_a_file(

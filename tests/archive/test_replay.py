@@ -106,6 +106,12 @@ class TestACopy:
         assert len({str(event), *(copy.headers["eventid"] for copy in copies)}) == 3
         assert {copy.headers["replayed-id"] for copy in copies} == {str(original.id)}
 
+    def test_of_a_copy_names_the_first_original(self, store: Store, rows: Rows, archived: Archived) -> None:
+        first = str(uuid4())
+        archived.fill(archived.ago(1), headers={"replayed-id": first})
+        replay(store, Replay(SENT, new_ids=True))
+        assert [copy.headers["replayed-id"] for copy in rows.hot()] == [first]
+
     @pytest.mark.parametrize("new_ids", [False, True])
     def test_of_a_stored_task_tells_the_worker(
         self, settings: MakeSettings, new_store: MakeStore, rows: Rows, engine: Engine, new_ids: bool
@@ -161,6 +167,13 @@ class TestWhich:
             assert sum(kind.count for kind in plan.kinds) == count
             assert replay(store, wanted).count == count, wanted
             rows.clear_work()
+
+    def test_only_what_was_archived_by_its_begin(self, store: Store, archived: Archived) -> None:
+        archived.fill(archived.ago(1))
+        now = datetime.now(UTC)
+        ahead = Replay(SENT, until=now + timedelta(hours=1))
+        assert replay(store, ahead, until=now - timedelta(days=3)).count == 0
+        assert replay(store, ahead, until=now).count == 1
 
     def test_refuses_what_is_not_there(self, store: Store, rows: Rows, archived: Archived) -> None:
         archived.fill(archived.ago(1), destination="gone")
