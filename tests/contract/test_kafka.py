@@ -19,6 +19,7 @@ from outbox_tasks.model import Result
 from tests.conftest import eventually
 from tests.contract.counterparts.kafka import INIT_PRODUCER_ID, PRODUCE, Counterpart
 from tests.contract.messages import SENT, configured, connected, loaded, message, numbers, sent_by, within
+from tests.contract.test_every_publisher import Ended, struck
 
 
 class TestWhatIsWritten:
@@ -93,6 +94,16 @@ class TestTime:
         with closing(loaded(target.url(target.place), send_timeout=1)) as publisher:
             [outcome] = sent_by(publisher, message(0))
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
+            target.start()
+            time.sleep(1.5)  # longer than the wait between two tries to connect
+            eventually(lambda: sent_by(publisher, message(1)) == [SENT])
+            assert set(numbers(target)) == {1}
+
+    def test_what_celery_has_interrupted_is_not_delivered_later(self, target: Counterpart) -> None:
+        target.stop()
+        with closing(loaded(target.url(target.place), send_timeout=20)) as publisher:
+            with struck(0.5, Ended):
+                sent_by(publisher, message(0))
             target.start()
             time.sleep(1.5)  # longer than the wait between two tries to connect
             eventually(lambda: sent_by(publisher, message(1)) == [SENT])

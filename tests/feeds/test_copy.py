@@ -279,6 +279,16 @@ def test_a_bridge_that_dies_anywhere_loses_nothing_and_copies_nothing_twice(
     assert app.left() == 0
 
 
+def test_what_a_dead_bridge_has_copied_is_deleted_first(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
+    app.write(3)
+    with pytest.raises(Dying):
+        run(feeds, Failing(app.source, 2, Dying(), after=False), storage)
+    assert app.left() == 3
+    wait_over(box)
+    assert bridge(feeds, app.source, storage.settings, longest=60, stop=lambda: True).copied == 0
+    assert app.left() == 0
+
+
 def test_a_source_that_fails_is_left_alone_for_a_while(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
     app.write(1)
     broken = Failing(app.source, 2, SourceTrouble(name="shop", url="", reason="gone"), after=False)
@@ -289,6 +299,10 @@ def test_a_source_that_fails_is_left_alone_for_a_while(box: Box, feeds: Feeds, a
     assert (state.failures, state.error, state.holder) == (1, done.error, None)
     assert run(feeds, app.source, storage) == Bridged(taken=False)
     assert feeds.wanted(["shop", "other"]) == ["other"]
+    box.connection.execute(b"UPDATE outbox_feeds SET failed_at = now() - interval '1 hour'")
+    wait_over(box)
+    run(feeds, Failing(app.source, 1, SourceTrouble(name="shop", url="", reason="gone"), after=False), storage)
+    assert 3600 <= (feeds.states()[0].failing or 0) < 3700
     wait_over(box)
     assert run(feeds, app.source, storage) == Bridged()
     [state] = feeds.states()

@@ -17,7 +17,7 @@ FAULTS = [
         f"{COPY}::test_a_row_without_a_route_can_be_sent_once_there_is_one",
         "A dead letter without a route waits for its time."),
     Fault(BRIDGE, "        _delete(feeds, source, token, left)\n", "",
-        f"{COPY}::test_a_bridge_that_dies_anywhere_loses_nothing_and_copies_nothing_twice",
+        f"{COPY}::test_what_a_dead_bridge_has_copied_is_deleted_first",
         "Rows that a dead bridge has copied stay at their source."),
     Fault(BRIDGE, "if rows[0][:2] == former:", "if False:",
         f"{COPY}::test_rows_that_the_source_keeps_are_trouble_that_is_told",
