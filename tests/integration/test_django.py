@@ -98,6 +98,7 @@ from outbox_tasks.relay.store import Store
 from relay import outbox
 with transaction.atomic():
     outbox.publish(connection, "order.created", {"id": 1})
+print("Nudge:", outbox.settings.nudge)
 print("Drained:", drain_all(Store.connect(outbox.settings), Publishers(outbox.settings), Listener()))
 """
 
@@ -205,8 +206,10 @@ def test_the_settings_of_a_project_are_enough(project: Project) -> None:
     (project.directory / "shop" / "__init__.py").write_text("from relay import app")
     project.env.update(DJANGO_SETTINGS_MODULE="shop.settings")
     (project.directory / "settings.py").rename(project.directory / "shop" / "settings.py")
+    (project.directory / "outbox.toml").write_text("nudge = true")
     said = json.dumps({"destinations": {"orders": {"url": "http://127.0.0.1:1/"}}, "nudge": False})
     found = project.manage(MIGRATE, ("shell", "--no-imports", "-c", DELIVERED), OUTBOX_OF_DJANGO=said)
+    assert "Nudge: False" in found, "the file won"
     assert "Drained: outage 1" in found
 
 
