@@ -153,10 +153,12 @@ class TestResult:
             "by": "w1",
             "value": '{"sum": [null]}',
         }
-        finish(rows, result.id, "sent", history=[entry], attempts=1, locked_by="w1")
+        repeated = {"at": "2026-11-20T10:00:02+00:00", "what": "retried", "ran": 1.0, "by": "w0"}  # by Celery
+        finish(rows, result.id, "sent", history=[repeated, entry], attempts=2, locked_by="w1")
         result.refresh()
-        assert (result.status, result.return_value, result.worker_ids) == ("SUCCESSFUL", {"sum": [None]}, ["w1"])
-        assert result.started_at == result.last_attempted_at == datetime(2026, 11, 20, 10, 0, 5, tzinfo=UTC)
+        assert (result.status, result.return_value, result.worker_ids) == ("SUCCESSFUL", {"sum": [None]}, ["w0", "w1"])
+        assert result.started_at == datetime(2026, 11, 20, 10, 0, 1, tzinfo=UTC)
+        assert result.last_attempted_at == datetime(2026, 11, 20, 10, 0, 5, tzinfo=UTC)
         assert result.finished_at is not None
         assert result.errors == []
 
