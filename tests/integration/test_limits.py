@@ -42,6 +42,15 @@ def counts_soon(store: Store, setting: str, value: float | str | None) -> None:
     eventually(lambda: getattr(store.limits.of("orders"), setting) == value, 5)
 
 
+def test_limits_are_read_once_in_a_while_and_not_by_each_send(store: Store, rows: Rows) -> None:
+    read = store.limits.ask
+    asked: list[str] = []
+    store.limits.ask = lambda verb, *_, **__: asked.append(verb) or read(verb)  # type: ignore[assignment]
+    for _ in range(100):
+        store.limits.of("orders")
+    assert len(asked) <= 3, "a hundred sends take far less than a second, but this machine may be slow"
+
+
 def test_what_a_person_has_set_counts_until_its_end_by_the_databases_clock(new_store: MakeStore, rows: Rows) -> None:
     store = new_store(singles=7, destinations={"orders": {"url": "a://b", "rate_limit": 50}})
     assert shown(store) == {

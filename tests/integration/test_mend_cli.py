@@ -107,6 +107,7 @@ class TestShow:
         assert '{"id": 42, "total": 1.10}' in shown
         one = told(run("show", id, "--json"))
         assert (one["payload"], one["audit"][0]["who"]) == ('{"id": 42, "total": 1.10}', "ann")
+        assert [run("show", known).exit_code for known in (id, "k", str(uuid4()), "nothing")] == [0, 0, 1, 1]
 
     def test_a_payload_for_a_pipe(self, run: Run, rows: Rows) -> None:
         [id] = rows.insert(payload=b"\x00\xff\n")
@@ -168,6 +169,7 @@ class TestActs:
         bury(rows, 3)
         shown = run("redrive", "--all", "--dry-run").stdout
         assert "http_400" in shown
+        assert run("redrive", "--all", "--dry-run", "--yes").exit_code == 0
         declined = run("redrive", "--all", typed="n\n")
         assert (declined.exit_code, "Redrive 3 messages?" in declined.stdout) == (1, True)
         assert acts(rows) == []

@@ -43,13 +43,6 @@ FAULTS = [
     Fault(PROCESSES, "log.touch(0o600)", "log.touch()", CHILD, "everybody on the machine reads the logs"),
     Fault(
         PROCESSES,
-        "if not alive or time.monotonic() > deadline",
-        "if time.monotonic() > deadline",
-        CHILD,
-        "who waits for a process that has ended waits for minutes",
-    ),
-    Fault(
-        PROCESSES,
         "            for child in reversed(self):\n                child.stop()",
         "            for child in self:\n                child.stop()",
         TESTS + " -k last_started",
