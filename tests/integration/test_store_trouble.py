@@ -35,7 +35,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Share
 from outbox_tasks.settings import django_project
 from tests.claims import begin, keep_house, take, take_batch
-from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.storage.relaying import Receiver
 
 TOKEN = str(UUID(int=1))
@@ -198,10 +198,12 @@ class TestServerGone:
         self, store: Store, rows: Rows, admin: psycopg.Connection[Any]
     ) -> None:
         rows.insert()
-        store.check_version()
+        idle = [store.engine.raw_connection() for _ in range(3)]
+        for connection in idle:
+            connection.close()
         admin.execute(TERMINATE)
-
-        assert eventually(lambda: works(lambda: take(store, {"orders": 1})))
+        assert [works(store.check_version) for _ in range(2)] == [False, True], "it has found the others closed, too"
+        assert take(store, {"orders": 1})
         assert rows.hot()[0].lease
 
     def test_an_address_that_is_wrong_is_named(self, settings: MakeSettings, postgres_url: str) -> None:
@@ -272,9 +274,12 @@ class TestSilence:
 
     def test_an_answer_that_is_there_is_read_even_if_we_come_late(self, beyond: Store, rows: Rows) -> None:
         rows.insert()
-        with pytest.raises(DatabaseUnavailable, match="no answer"), beyond._driver() as driver:  # noqa: PT012
-            driver.patience = -1.0  # as if we had been asleep for long
+        with beyond._driver() as driver:
+            usual, driver.patience = driver.patience, -1.0  # as if we had been asleep for long
             assert driver.execute("SELECT 1").fetchone() == (1,)
+            driver.patience = usual
+        with pytest.raises(DatabaseUnavailable, match="no answer"), beyond._driver() as driver:  # noqa: PT012
+            driver.patience = -1.0
             driver.execute("SELECT pg_sleep(5)")
 
     def test_after_a_failover_the_next_connection_is_a_new_one(

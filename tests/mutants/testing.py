@@ -40,7 +40,6 @@ FAULTS = [
         FAIL,
         "a destination with a rate is not tried again",
     ),
-    Fault(STORE, ', "backoff_base": 0.0', "", FAIL, "a retry waits, and a drain does not see its end"),
     Fault(STORE, "        [[store.since]] = ", "        [[_]] = ", PUBLISHED, "a test sees the messages of others"),
     Fault(
         STORE,
