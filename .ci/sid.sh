@@ -11,7 +11,7 @@ declare -A packages=(
   [postgresql19]='postgresql-19/experimental postgresql-client-19/experimental libpq5/experimental locales/sid'
   [rabbitmq]='rabbitmq-server'
 )
-home=$HOME/.cache/outbox_tasks
+home=$HOME/.cache/outbox_tasks/servers
 names=()
 for name in "$@"; do [ -e "$home/$name/ready" ] || names+=("$name"); done
 [ ${#names[@]} = 0 ] && exit

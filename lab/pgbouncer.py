@@ -15,7 +15,7 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer
 
-UNPACKED = Path.home() / ".cache/outbox_tasks/pgbouncer/usr/sbin"
+UNPACKED = Path.home() / ".cache/outbox_tasks/servers/pgbouncer/usr/sbin"
 """Where .ci/sid.sh unpacks a newer one than that of Debian's stable releases."""
 
 PROGRAM = shutil.which("pgbouncer", path=os.pathsep.join([str(UNPACKED), os.environ.get("PATH", ""), "/usr/sbin"]))

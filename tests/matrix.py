@@ -49,7 +49,7 @@ TESTS = [
 OF_SERVERS = ["contract/test_every_publisher.py", "contract/test_nats_jetstream.py", "contract/test_mqtt.py"]
 """What touches the servers that a cell chooses."""
 
-UNPACKED = Path.home() / ".cache/outbox_tasks"
+UNPACKED = Path.home() / ".cache/outbox_tasks/servers"
 """Where .ci/sid.sh unpacks servers."""
 
 OURS = f"{ROOT}[azure,http,web]"

@@ -21,7 +21,7 @@ AS_US = ("--user=root",) if os.geteuid() == 0 else ()
 
 SMALL = (f"--bind-address={LOOPBACK}", "--innodb-buffer-pool-size=64M", *AS_US)
 
-UNPACKED = Path.home() / ".cache/outbox_tasks/mysql/usr"
+UNPACKED = Path.home() / ".cache/outbox_tasks/servers/mysql/usr"
 """Where .ci/sid.sh unpacks MySQL, which Debian's stable releases don't have."""
 
 

