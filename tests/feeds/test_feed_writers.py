@@ -258,6 +258,7 @@ class TestTheNudge:
             publish("eu")
             eventually(lambda: asked == 2 * [Woken("feed", "eu")])
             publish("us")
+            eventually(lambda: len(asked) == 3)
             assert taken() == [(FEED_TASK, ["eu"]), (FEED_TASK, ["us"])]
             feed_begins(Broker(app, made), "eu")
             publish("eu")
