@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -103,7 +104,8 @@ def event(event_type: str, model: Any) -> Event:
 def _reason(error: Exception) -> str:
     """What does not fit, and where; without the values, which may be secret."""
     if not isinstance(error, ValidationError):
-        return "a value is not of the field's type" if isinstance(error, PydanticSerializationError) else str(error)
+        text = "a value is not of the field's type" if isinstance(error, PydanticSerializationError) else str(error)
+        return re.sub(r"(enum value) .*?(?= - at `|$)", r"\1", text, flags=re.DOTALL)  # as msgspec says it
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     more = f", and {error.error_count() - 1} more" if error.error_count() > 1 else ""
     where = ".".join(map(str, first["loc"]))

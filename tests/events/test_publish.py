@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -113,6 +113,22 @@ def test_an_instance_that_was_made_unchecked_is_checked(
     outbox.event("order.created", model)
     with Session(engine) as session, session.begin(), pytest.raises(InvalidEvent):
         outbox.publish(session, "order.created", instance)
+
+
+def test_no_kind_of_error_shows_the_value(outbox: Outbox, engine: Engine) -> None:
+    class OfPydanticChoice(BaseModel):
+        state: Literal["new", "paid"]
+
+    class OfMsgspecChoice(msgspec.Struct):
+        state: Literal["new", "paid"]
+
+    outbox.event("a", OfPydanticChoice)
+    outbox.event("b", OfMsgspecChoice)
+    with Session(engine) as session, session.begin():
+        for event_type in ("a", "b"):
+            with pytest.raises(InvalidEvent, match="state") as refused:
+                outbox.publish(session, event_type, {"state": "s3cret's"})
+            assert "s3cret" not in str(refused.value)
 
 
 def test_what_can_not_be_declared_is_refused_at_once(outbox: Outbox) -> None:
