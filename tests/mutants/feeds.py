@@ -7,8 +7,6 @@ BRIDGE, ROWS, SOURCE = (f"outbox_tasks/feeds/{name}.py" for name in ("bridge", "
 SQL = "outbox_tasks/feeds/sql"
 
 FAULTS = [
-    Fault("outbox_tasks/feeds/place.py", "{**place.routes, **others}", "{**others, **place.routes}",
-        "tests/unit/test_settings.py", "A pattern of all feeds wins over a feed's own."),
     Fault(ROWS, 'headers=TaskHeaders(source.get("headers") or {})', "headers=None",
         f"{COPY}::test_what_was_written_is_copied_once_in_its_order_and_deleted", "A row loses its headers."),
     Fault(ROWS, "        if latest is not None:\n", "        if False:\n",

@@ -11,6 +11,8 @@ CLAIMS, OF_KEYS = "tests/integration/test_claim.py::test_", "tests/storage/test_
 DRAINS = "tests/storage/test_drain.py::test_"
 SETTLES, BEGINS, OVER, RECALLS = (f"{STORE}Test{name}" for name in ("Settle", "Begin", "ALeaseThatRanOut", "Recall"))
 OPENS, TRIES = BREAKER + "TestOpening", BREAKER + "TestTrying"
+KEYS_AND_DRAINS = "tests/storage/test_keys.py tests/storage/test_drain.py tests/supervised/test_verbs.py"
+MOVES = "tests/integration/test_transitions.py"
 PAUSES = TRIES + "::test_three_tries_that_fail_double_the_pause_up_to_the_longest"
 
 FAULTS = [
@@ -89,8 +91,6 @@ FAULTS = [
     Fault(CLAIM + "take_free_singly.sql", "ORDER BY failed, turn, xid, seq", "ORDER BY turn, xid, seq",
           TRIES + "::test_messages_that_have_never_failed_try_first",
           "a message that failed before tries a destination first"),
-    Fault(CLAIM + "wake.sql", "due.due AS since", "now() AS since", DRAINS + "a_scheduled_message_waits",
-          "how long a message was due is not known"),
     Fault(CLAIM + "unroutable.sql", "WHERE (key IS NOT NULL) AND destination = strange.destination AND since <=",
           "WHERE (key IS NOT NULL) AND destination = strange.destination OR false AND since <=",
           STORE + "TestBuryStrangers",
@@ -106,7 +106,17 @@ FAULTS = [
           OF_KEYS + "a_later_writer_waits_for_an_earlier_one", "a message overtakes one that is not yet committed"),
     Fault(SQL + "days.sql", "     OR EXISTS (SELECT FROM outbox_waiting WHERE seq >= low AND seq < high)\n", "",
           "tests/storage/test_day_races.py", "a scheduled message is dropped with its day"),
-    Fault(SQL + "schema.sql", "WHEN jsonb_array_length(history) < 30 THEN",
-          "WHEN jsonb_array_length(history) < 31 THEN", DRAINS + "a_history_keeps_its_first_entry_and_its_last_ones",
-          "a history grows"),
+    Fault(SQL + "claim/expire.sql", "WHEN ended.begun_at IS NOT NULL THEN 'unsettled'", "",
+        "tests/integration/test_claim.py tests/integration/test_leases.py",
+        "a send that was never settled is repeated without a cause on the row"),
+    Fault(SQL + "claim/expire.sql", "k.token = b.token", "false", KEYS_AND_DRAINS,
+        "a lease that ran out leaves its key busy for ever"),
+    Fault(SQL + "deliver/sent.sql", "k.token = :token AND", "false AND", KEYS_AND_DRAINS,
+        "what is sent leaves its key busy for ever"),
+    Fault(SQL + "deliver/sent.sql", "WHERE more RETURNING", "WHERE false RETURNING", KEYS_AND_DRAINS,
+        "what waits behind a message that was sent is forgotten"),
+    Fault(SQL + "deliver/settle.sql", "= :token\n  RETURNING", "= NULL\n  RETURNING", KEYS_AND_DRAINS,
+        "what fails leaves its key busy for ever"),
+    Fault(SQL + "deliver/settle.sql", "NOT EXISTS (SELECT FROM ours WHERE step = 'retry')", "false", MOVES,
+        "a settle leaves the lease"),
 ]  # fmt: skip

@@ -5,8 +5,8 @@ from tests.mutants import Fault
 VERBS, RUNNING = (f"tests/supervised/test_{name}.py" for name in ("verbs", "running"))
 LOST = "tests/supervised/test_lost_tasks.py"
 SQL = "outbox_tasks/supervised/sql"
-RUN, SUPERVISOR, STORE, WATCH, LOOK = (
-    f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "store", "watch", "lost_tasks")
+RUN, SUPERVISOR, STORE, LOOK = (
+    f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "store", "lost_tasks")
 )
 
 FAULTS = [
