@@ -1,21 +1,20 @@
 """A relay of real processes for each module of tests, in a schema, a stream and a Redis database of its own.
 
-A module says which processes by a fixture `celery_worker_cluster`, and may replace `values` and `destinations`.
+A module says which processes by a fixture `workers`, and may replace `values` and `destinations`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
-from pytest_celery import CeleryBrokerCluster, CeleryTestBroker, CeleryWorkerCluster
 from sqlalchemy import Engine
 
 from outbox_tasks import Outbox
-from tests.acceptance.nodes import Relay, Server, Worker
+from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import Rows, Stream, eventually, make_tables, own_schema, own_stream
 
@@ -83,25 +82,6 @@ def relay(
 def outbox(relay: Relay) -> Outbox:
     """The application's outbox."""
     return Outbox(relay.settings)
-
-
-@pytest.fixture(scope="module")
-def celery_broker_cluster(broker_url: str) -> Iterator[CeleryBrokerCluster]:
-    """pytest-celery's fixture, over a server that runs already."""
-    node = CeleryTestBroker(Server(broker_url))
-    yield CeleryBrokerCluster(node)
-    node.teardown()
-
-
-@pytest.fixture(scope="module")
-def celery_backend_cluster() -> None:
-    """The relay has no results."""
-
-
-def cluster(relay: Relay, workers: Sequence[Worker]) -> CeleryWorkerCluster:
-    """pytest-celery's cluster of these workers, when the whole relay is ready."""
-    relay.ready()
-    return CeleryWorkerCluster(*workers)
 
 
 def settled(rows: Rows, within: float = 60.0) -> None:

@@ -1,9 +1,4 @@
-"""pytest-celery's nodes and clusters over local child processes, in place of Docker containers.
-
-A node of pytest-celery only asks its `container` for a few things; `Process` and `Server` have those. All of
-`CeleryTestSetup`, the clusters and `CeleryTestWorker` works over them, except what is Docker itself: the vendors'
-fixtures build images and volumes, and `get_running_processes_info` runs a script in the container.
-"""
+"""The processes of a relay: workers and beat."""
 
 from __future__ import annotations
 
@@ -23,10 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-import celery
 import psutil
-import redis
-from pytest_celery import CeleryTestNode, CeleryTestWorker
 
 from outbox_tasks.local.commands import (
     BEAT_READY,
@@ -102,41 +94,33 @@ class Warm:
 warm = cache(Warm)
 
 
-class Process:
-    """A node's container, which here is a child process."""
+class Node:
+    """A worker or beat: a child process, and its log."""
 
-    def __init__(self, name: str, argv: list[str], log: Path, env: Mapping[str, str], prompt: str) -> None:
-        self.name = name
-        self._fork = argv[:3] == PLAIN and "gevent" not in argv
-        self.argv = argv
-        self.ready_prompt = prompt
-        self._log = log
-        self._env = dict(env)
+    def __init__(self, argv: list[str], log: Path, env: Mapping[str, str], prompt: str) -> None:
+        self.argv, self._log, self._env, self._prompt = argv, log, dict(env), prompt
         self._former: list[Child] = []
         self._seen = 0
         self.child = self._start()
 
     def _start(self) -> Child:
         where: Any = {"cwd": self._log.parent, "log": self._log, "stop_timeout": STOP_TIMEOUT}
-        if self._fork:
-            return warm().start(self.name, self.argv[3:], {**os.environ, **self._env}, **where)
-        return Child.start(self.name, self.argv, env=self._env, **where)
-
-    @property
-    def id(self) -> str:
-        return socket.gethostname()
+        if self.argv[:3] == PLAIN and "gevent" not in self.argv:
+            return warm().start(self._log.stem, self.argv[3:], {**os.environ, **self._env}, **where)
+        return Child.start(self._log.stem, self.argv, env=self._env, **where)
 
     @property
     def pid(self) -> int:
         return self.child.pid
 
     @property
-    def status(self) -> str:
-        return "running" if self.child.alive else "exited"
+    def alive(self) -> bool:
+        return self.child.alive
 
-    @property
-    def celeryconfig(self) -> dict[str, Any]:
-        return {}
+    def hostname(self) -> str:
+        """The worker's name."""
+        name = self.argv[self.argv.index("-n") + 1] if "-n" in self.argv else "celery@%h"
+        return name.replace("%h", socket.gethostname())
 
     def pool(self) -> list[psutil.Process]:
         """The processes of its prefork pool."""
@@ -146,106 +130,43 @@ class Process:
         """All that it wrote, over restarts too."""
         return self._log.read_text(errors="replace")
 
-    def ready(self) -> bool:
+    def wait_for_log(self, text: str) -> None:
+        eventually(lambda: text in self.logs(), START_TIMEOUT)
+
+    def ready(self) -> None:
         """Wait until it says so, since its last start."""
 
-        def said() -> bool:
-            assert self.child.alive, f"{self.name} ended with {self.child.returncode}\n{self.child.tail(40)}"
-            return self.ready_prompt in self.logs()[self._seen :]
+        def is_ready() -> bool:
+            assert self.alive, f"{self._log.stem} ended with {self.child.returncode}\n{self.child.tail(40)}"
+            return self._prompt in self.logs()[self._seen :]
 
-        return bool(eventually(said, START_TIMEOUT))
+        eventually(is_ready, START_TIMEOUT)
 
-    def kill(self, signal: str | int = "SIGKILL") -> None:
+    def kill(self, signal: int = signals.SIGKILL) -> None:
         """Only the process itself; its children live on."""
-        number = signals.Signals[signal] if isinstance(signal, str) else signals.Signals(signal)
-        self.child.send_signal(number)
-        if number == signals.SIGKILL:
+        self.child.send_signal(signal)
+        if signal == signals.SIGKILL:
             self.child.wait(60)
 
-    def reload(self) -> None:
-        """Nothing is cached."""
-
-    def restart(self, timeout: float = 60.0) -> None:
+    def restart(self) -> None:
         """Start it again. Children of a killed predecessor go on beside it, as they would."""
-        if self.child.alive:
+        if self.alive:
             self.child.stop()
         self._former.append(self.child)
         self._seen = len(self.logs())
         self.child = self._start()
 
-    def teardown(self) -> None:
+    def end(self) -> None:
         """End it and all its children."""
         for child in (*self._former, self.child):
             child.end()
-
-    def version(self) -> str:
-        return str(celery.__version__)
-
-    def log_level(self) -> str:
-        return "INFO"
-
-    def worker_name(self) -> str:
-        """The first part of its node name."""
-        if "-n" in self.argv:
-            return self.argv[self.argv.index("-n") + 1].partition("@")[0]
-        return "celery"
-
-    def worker_queue(self) -> str:
-        return self.argv[self.argv.index("-Q") + 1] if "-Q" in self.argv else ""
-
-
-class Worker(CeleryTestWorker):  # type: ignore[misc]
-    """A worker process."""
-
-    container: Process
-
-    @property
-    def pid(self) -> int:
-        return self.container.pid
-
-    def hostname(self) -> str:
-        """All processes are on one host."""
-        return f"{self.worker_name}@{socket.gethostname()}"
-
-    def wait_for_log(self, log: str, message: str = "", timeout: float = 60.0) -> None:
-        """Without the pauses of a second in pytest-celery's own."""
-        eventually(lambda: log in self.logs(), timeout)
 
     def freeze(self) -> None:
         """SIGSTOP to the process, and wait until it has stopped."""
         freeze(psutil.Process(self.pid))
 
     def thaw(self) -> None:
-        self.container.kill("SIGCONT")
-
-
-class Beat(CeleryTestNode):  # type: ignore[misc]
-    """A beat process."""
-
-    container: Process
-
-
-class Server:
-    """A broker node's container, which here is a Redis server that runs already."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.client = redis.Redis.from_url(url)
-        self.id = self.name = "broker"
-        self.status = "running"
-
-    @property
-    def celeryconfig(self) -> dict[str, Any]:
-        return {"url": self.url, "host_url": self.url}
-
-    def logs(self) -> str:
-        return ""
-
-    def ready(self) -> bool:
-        return bool(self.client.ping())
-
-    def teardown(self) -> None:
-        self.client.close()
+        self.kill(signals.SIGCONT)
 
 
 class Relay:
@@ -254,7 +175,7 @@ class Relay:
     def __init__(self, directory: Path, values: Mapping[str, Any], *paths: Path) -> None:
         self.values = dict(values)
         self.settings = Settings(**values)
-        self.nodes: list[Worker | Beat] = []
+        self.nodes: list[Node] = []
         self._directory = directory
         self._numbers = count()  # of logs: a process that is taken off `nodes` has left its own, which says "ready"
         self.paths = paths
@@ -269,25 +190,23 @@ class Relay:
         path = os.pathsep.join(map(str, [*self.paths, ROOT]))
         return {"OUTBOX_CONFIG": os.devnull, "PYTHONPATH": path, **texts}
 
-    def worker(self, argv: Sequence[str], **values: Any) -> Worker:
+    def worker(self, argv: Sequence[str], **values: Any) -> Node:
         """Start a worker, and don't wait for it."""
-        node = Worker(self._process(f"worker{next(self._numbers)}", argv, WORKER_READY, values), None)
-        self.nodes.append(node)
-        return node
+        return self._start("worker", argv, WORKER_READY, values)
 
-    def claim(self, name: str = "claim", **values: Any) -> Worker:
+    def claim(self, name: str = "claim", **values: Any) -> Node:
         return self.worker(claim_worker_argv(name), **values)
 
-    def publish(self, n: int = 1, concurrency: int = 1, pool: str = "prefork", **values: Any) -> Worker:
+    def publish(self, n: int = 1, concurrency: int = 1, pool: str = "prefork", **values: Any) -> Node:
         return self.worker(publish_worker_argv(n, concurrency, pool), **values)
 
-    def beat(self, argv: Sequence[str] = (), **values: Any) -> Beat:
-        node = Beat(self._process(f"beat{next(self._numbers)}", argv or beat_argv(), BEAT_READY, values))
-        self.nodes.append(node)
-        return node
+    def beat(self, argv: Sequence[str] = (), **values: Any) -> Node:
+        return self._start("beat", argv or beat_argv(), BEAT_READY, values)
 
-    def _process(self, name: str, argv: Sequence[str], prompt: str, values: Mapping[str, Any]) -> Process:
-        return Process(name, list(argv), self._directory / f"{name}.log", self.env(**values), prompt)
+    def _start(self, name: str, argv: Sequence[str], prompt: str, values: Mapping[str, Any]) -> Node:
+        log = self._directory / f"{name}{next(self._numbers)}.log"
+        self.nodes.append(Node(list(argv), log, self.env(**values), prompt))
+        return self.nodes[-1]
 
     def ready(self) -> Self:
         """Wait until all have started."""
@@ -295,9 +214,14 @@ class Relay:
             node.ready()
         return self
 
+    def end(self, *nodes: Node) -> None:
+        """End these, and forget them."""
+        for node in nodes:
+            node.end()
+            self.nodes.remove(node)
+
     def close(self) -> None:
-        for node in self.nodes:
-            node.teardown()
+        self.end(*self.nodes)
 
 
 def freeze(process: psutil.Process) -> None:

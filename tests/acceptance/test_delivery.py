@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from celery import Celery
 from sqlalchemy import Engine, cast, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.local.binaries import postgres_programs
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
-from tests.acceptance.conftest import cluster, settled
+from tests.acceptance.conftest import settled
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
 
@@ -52,23 +52,24 @@ def values(kind: str) -> dict[str, Any]:
     return {"singles": KINDS[kind][2]}
 
 
-@pytest.fixture(scope="module")
-def celery_worker_cluster(kind: str, relay: Relay) -> CeleryWorkerCluster:
-    workers, beat, _ = KINDS[kind]
-    started = [relay.worker(argv) for argv in workers]
-    relay.beat([*CELERY, *beat, "-l", "INFO"])
-    return cluster(relay, started)
+@pytest.fixture(scope="module", autouse=True)
+def workers(kind: str, relay: Relay) -> None:
+    for argv in KINDS[kind][0]:
+        relay.worker(argv)
+    relay.beat([*CELERY, *KINDS[kind][1], "-l", "INFO"])
+    relay.ready()
 
 
-def test_every_worker_answers_and_none_listens(celery_setup: CeleryTestSetup, relay: Relay, kind: str) -> None:
+def test_every_worker_answers_and_none_listens(relay: Relay, kind: str) -> None:
     """Unless a setting says so, nobody can connect to them."""
     expected = ["claim", "maintenance", "publish"] if kind == "deployed" else ["celery"]
 
     def answering() -> list[str]:
-        return sorted(name.partition("@")[0] for reply in celery_setup.app.control.ping() for name in reply)
+        return sorted(name.partition("@")[0] for reply in app.control.ping() for name in reply)
 
-    eventually(lambda: answering() == expected)
-    processes = [psutil.Process(node.container.pid) for node in relay.nodes]
+    with Celery(broker=relay.settings.broker_url, set_as_current=False) as app:
+        eventually(lambda: answering() == expected)
+    processes = [psutil.Process(node.pid) for node in relay.nodes]
     processes += [child for process in processes for child in process.children(recursive=True)]
     states = {each.status for process in processes for each in process.net_connections("inet")}
     assert psutil.CONN_ESTABLISHED in states
@@ -76,7 +77,7 @@ def test_every_worker_answers_and_none_listens(celery_setup: CeleryTestSetup, re
 
 
 def test_a_committed_row_is_delivered_as_it_was_written_and_a_rolled_back_one_is_not(
-    celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
+    engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
 ) -> None:
     with Session(engine) as session:
         session.begin()
@@ -96,7 +97,7 @@ def test_a_committed_row_is_delivered_as_it_was_written_and_a_rolled_back_one_is
 
 
 def test_invalid_rows_end_dead_and_hold_up_no_others(
-    celery_setup: CeleryTestSetup, kind: str, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
+    kind: str, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
 ) -> None:
     if kind != "bare":
         return
@@ -121,8 +122,7 @@ def test_invalid_rows_end_dead_and_hold_up_no_others(
 
 
 def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(
-    celery_setup: CeleryTestSetup, kind: str, engine: Engine, postgres_url: str, schema: str, rows: Rows,
-    stream: Stream, tmp_path: Path,
+    kind: str, engine: Engine, postgres_url: str, schema: str, rows: Rows, stream: Stream, tmp_path: Path
 ) -> None:  # fmt: skip
     """To a stream, and through a publisher that fails when two use it at once, as many clients would."""
     ours, count = f"ordered_{kind}", TRANSACTIONS[kind]

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from celery import Celery
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -24,7 +24,6 @@ from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.settings import CLAIM_QUEUE
 from outbox_tasks.worker.requests import NOTHING_CLAIMED
-from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.conftest import eventually
 
@@ -42,12 +41,13 @@ def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
-    return cluster(relay, [relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo", "-E"])])
+def workers(relay: Relay) -> None:
+    relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo", "-E"])
+    relay.ready()
 
 
 @pytest.fixture(scope="module")
-def flower(relay: Relay) -> Iterator[str]:
+def flower(relay: Relay, workers: None) -> Iterator[str]:
     """The address of Flower, watching the relay."""
     port = free_port()
     env = {**relay.env(), **flower_env(PASSWORD)}
@@ -90,7 +90,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 def test_each_message_is_listed_with_its_type_and_destination(
-    flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
+    flower: str, relay: Relay, engine: Engine, outbox: Outbox
 ) -> None:
     """Those that are sent, that wait for their next attempt, and that are dead."""
 
@@ -101,8 +101,9 @@ def test_each_message_is_listed_with_its_type_and_destination(
     eventually(lambda: publish("created") and tasks(flower))  # what was sent before it listens, it does not see
     ids = {word: publish(word) for word in ORDERS}
     drained = {publish("created", to="drained") for _ in range(5)}
-    for _ in range(5):
-        celery_setup.app.send_task(CLAIM_TASK, queue=CLAIM_QUEUE)
+    with Celery(broker=relay.settings.broker_url, set_as_current=False) as app:
+        for _ in range(5):
+            app.send_task(CLAIM_TASK, queue=CLAIM_QUEUE)
 
     def seen(word: str) -> dict[str, Any]:
         return tasks(flower).get(ids[word], {})

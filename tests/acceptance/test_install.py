@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
-from pytest_celery import CeleryTestSetup
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from tests.acceptance.conftest import cluster
-from tests.acceptance.nodes import Relay
+from tests.acceptance.nodes import Node, Relay
 from tests.conftest import Rows, Stream, eventually
 
 WORKERS = [
@@ -33,8 +32,8 @@ def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
     return {**destinations, "shop": {"url": "celery://?task=shop.on_event&queue=shop"}}
 
 
-@pytest.fixture(scope="module")
-def celery_worker_cluster(relay: Relay, broker_url: str) -> Iterator[Any]:
+@pytest.fixture(scope="module", autouse=True)
+def workers(relay: Relay, broker_url: str) -> Iterator[list[Node]]:
     """At the end the workers must stop cleanly."""
     # Its broker is in no setting of ours; and Celery lets no worker of root take pickles, but for C_FORCE_ROOT.
     env = ["env", f"SHOP_BROKER_URL={broker_url}", "C_FORCE_ROOT=1"]
@@ -43,22 +42,18 @@ def celery_worker_cluster(relay: Relay, broker_url: str) -> Iterator[Any]:
         relay.worker([*celery, "worker", "-l", "DEBUG", "--without-mingle", *options], broker_url=None)
         for options in WORKERS
     ]
-    beat = relay.beat([*celery, "beat", "-l", "DEBUG"], broker_url=None)
-    try:
-        yield cluster(relay, started)
-        for worker in started:
-            worker.container.kill(signal.SIGTERM)
-        for worker in started:
-            assert worker.container.child.wait(60) == 0
-            assert "Traceback" not in worker.logs()
-    finally:
-        for node in (*started, beat):
-            node.teardown()
-            relay.nodes.remove(node)
+    relay.beat([*celery, "beat", "-l", "DEBUG"], broker_url=None)
+    relay.ready()
+    yield started
+    for worker in started:
+        worker.kill(signal.SIGTERM)
+    for worker in started:
+        assert worker.child.wait(60) == 0
+        assert "Traceback" not in worker.logs()
 
 
 @pytest.fixture
-def publish(celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox) -> Any:
+def publish(engine: Engine, outbox: Outbox) -> Any:
     """Publishes one message in a transaction of its own; returns its id."""
 
     def commit(to: str, payload: Any) -> str:
@@ -69,7 +64,7 @@ def publish(celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox) -> An
 
 
 def test_a_commit_wakes_the_claim_through_the_application_s_broker(
-    celery_setup: CeleryTestSetup, relay: Relay, broker_url: str, engine: Engine, stream: Stream
+    workers: list[Node], relay: Relay, broker_url: str, engine: Engine, stream: Stream
 ) -> None:
     """Beat has its own claims, and says which; what the workers receive beyond those came from the commits."""
     app = Celery("client", broker=broker_url, set_as_current=False)
@@ -78,7 +73,7 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
 
     def claims() -> int:
         beaten = re.findall(r"outbox_tasks\.claim sent\. id->(\S+)", relay.nodes[-1].logs())
-        received = re.findall(r"Task outbox_tasks\.claim\[(\S+)\] received", said(celery_setup))
+        received = re.findall(r"Task outbox_tasks\.claim\[(\S+)\] received", said(workers))
         return len(set(received) - set(beaten))
 
     before = claims()
@@ -87,51 +82,48 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
             id = str(outbox.publish(session, "order.created", {}, to="orders"))
         eventually(lambda id=id: id in stream.ids())
     eventually(lambda: claims() > before + 1)  # beat may say so a moment after a worker
-    assert "; destinations: orders, shop, told" in said(celery_setup)
+    assert "; destinations: orders, shop, told" in said(workers)
     app.close()
 
 
 def test_a_failure_that_passes_is_retried_by_celery_and_no_result_is_kept(
-    celery_setup: CeleryTestSetup, publish: Any, rows: Rows
+    workers: list[Node], publish: Any, rows: Rows, broker_url: str
 ) -> None:
     id = publish("told", {"fail": 2})
     eventually(lambda: rows.state(id) == "sent")
     [row] = [row for row in rows.shown() if str(row.id) == id]
     assert (row.attempts, row.last_error_code) == (3, "told")
-    assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] retry: Retry in [12]", said(celery_setup))) == 2
-    client = celery_setup.broker.container.client
+    assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] retry: Retry in [12]", said(workers))) == 2
     ours = re.compile(rb"outbox_tasks|" + id.encode())
-    results = eventually(lambda: [client.get(key) for key in client.keys("*celery-task-meta-*")])
+    with redis.Redis.from_url(broker_url) as client:
+        results = eventually(lambda: [client.get(key) for key in client.keys("*celery-task-meta-*")])
     assert not [result for result in results if result and ours.search(result)]
 
 
-def test_a_failure_for_good_is_a_dead_letter_and_an_alert(
-    celery_setup: CeleryTestSetup, publish: Any, rows: Rows
-) -> None:
+def test_a_failure_for_good_is_a_dead_letter_and_an_alert(workers: list[Node], publish: Any, rows: Rows) -> None:
     """Nor is its task retried, as the application's Task class would have it."""
     id = publish("told", {"refuse": "never"})
     eventually(lambda: rows.state(id) == "dead")
-    eventually(lambda: f"[{id}] raised expected: DeadLetter" in said(celery_setup))
+    eventually(lambda: f"[{id}] raised expected: DeadLetter" in said(workers))
     assert (rows.one(id).attempts, rows.one(id).last_error_code) == (1, "never")
-    eventually(lambda: "warning: told: " in said(celery_setup), 60)
+    eventually(lambda: "warning: told: " in said(workers), 60)
 
 
-def test_a_message_runs_a_task_of_the_application_and_its_own_tasks_still_run(
-    celery_setup: CeleryTestSetup, publish: Any
-) -> None:
+def test_a_message_runs_a_task_of_the_application_and_its_own_tasks_still_run(publish: Any, broker_url: str) -> None:
     id = publish("shop", {"id": 42})
-    [call] = eventually(lambda: [call for call in calls(celery_setup, "events") if call["id"] == id])
+    [call] = eventually(lambda: [call for call in calls(broker_url, "events") if call["id"] == id])
     assert call["argument"] == {"id": 42}
-    before = len(calls(celery_setup, "ticks"))
-    tick = eventually(lambda: calls(celery_setup, "ticks")[before:])[-1]
+    before = len(calls(broker_url, "ticks"))
+    tick = eventually(lambda: calls(broker_url, "ticks")[before:])[-1]
     assert (tick["routing_key"], tick["late"], tick["frozen"]) == ("media.any", True, 0)
 
 
-def calls(setup: CeleryTestSetup, name: str) -> list[dict[str, Any]]:
+def calls(broker_url: str, name: str) -> list[dict[str, Any]]:
     """How the application's tasks were called so far."""
-    return [json.loads(call) for call in setup.broker.container.client.lrange(name, 0, -1)]
+    with redis.Redis.from_url(broker_url) as client:
+        return [json.loads(call) for call in client.lrange(name, 0, -1)]
 
 
-def said(setup: CeleryTestSetup) -> str:
+def said(workers: list[Node]) -> str:
     """What all the workers wrote."""
-    return " ".join(worker.logs() for worker in setup.worker_cluster)
+    return " ".join(worker.logs() for worker in workers)

@@ -28,7 +28,7 @@ def refusals(relay: Relay) -> Refusals:
     """Starts these commands side by side with these settings; returns what each says before it ends in failure."""
 
     def run(*commands: tuple[str, ...], **values: Any) -> list[str]:
-        started = [relay.worker([*PLAIN, "-A", "outbox_tasks", *command], **values).container for command in commands]
+        started = [relay.worker([*PLAIN, "-A", "outbox_tasks", *command], **values) for command in commands]
         assert all(process.child.wait(60) not in (0, None) for process in started)
         return [process.logs() for process in started]
 
@@ -92,7 +92,7 @@ def test_a_worker_that_finds_no_database_waits_for_it(relay: Relay, tmp_path: Pa
             with Session(engine) as session, session.begin():
                 id = Outbox(mine.settings).publish(session, "order.created", {}, to="orders")
             eventually(lambda: str(id) in stream.ids(), 60)
-            assert worker.container.status == "running"
+            assert worker.alive
         finally:
             engine.dispose()
             mine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.operating.messages.life import life
 from outbox_tasks.operating.problems import examine
-from tests.acceptance.nodes import Relay, Worker, freeze
+from tests.acceptance.nodes import Node, Relay, freeze
 from tests.conftest import Rows, eventually
 
 LEASE = 2.0
@@ -40,9 +41,9 @@ class Shop:
         self.app = Celery("shop", broker=broker_url, backend=broker_url, set_as_current=False)
         self.outbox = Outbox(relay.settings, celery=self.app)
         self.client: Any = redis.Redis.from_url(broker_url, decode_responses=True)
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, Node] = {}
 
-    def worker(self, pool: str, *options: str) -> Worker:
+    def worker(self, pool: str, *options: str) -> Node:
         argv = [*CELERY, "tests.acceptance.supervised_app", "worker", "-l", "INFO", "-P", pool, "--without-mingle"]
         made = self.relay.worker([*argv, "-c", "2", "-Q", pool, "-n", f"{pool}@%h", *options])
         self.workers[pool] = made
@@ -165,7 +166,7 @@ def test_when_a_whole_worker_is_killed_its_tasks_run_elsewhere(shop: Shop) -> No
 
 
 def test_a_task_that_a_worker_does_not_know_is_sent_again_until_one_does(shop: Shop) -> None:
-    def start(name: str) -> Worker:
+    def start(name: str) -> Node:
         argv = [*CELERY, "tests.acceptance.supervised_app", "worker", "-l", "INFO", "-P", "solo", "--without-mingle"]
         made = shop.relay.worker([*argv, "-Q", "release", "-n", f"{name}@%h"])
         made.ready()
@@ -198,12 +199,12 @@ def test_a_stopping_worker_ends_what_it_runs_and_says_good_bye(shop: Shop) -> No
     assert heartbeats()["prefork"] == ["prefork"]
     id = shop.call("last", "wait")
     eventually(lambda: shop.runs("last"))
-    shop.workers["prefork"].container.kill("SIGTERM")
+    shop.workers["prefork"].kill(signal.SIGTERM)
     eventually(lambda: re.search("Warm shutdown|shutting down", shop.workers["prefork"].logs()))
     begun = shop.shown(id).locked_until
     eventually(lambda: (shop.shown(id).locked_until - begun).total_seconds() > 2 * LEASE)
     shop.client.set("go last", 1)
     eventually(lambda: shop.state(id) == "sent")
-    eventually(lambda: shop.workers["prefork"].container.status == "exited")
+    eventually(lambda: not shop.workers["prefork"].alive)
     assert shop.runs("last") == ["begins 0", "ends"]
     assert "prefork" not in heartbeats()

@@ -35,7 +35,7 @@ from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.problems import Problem, examine, examine_worker
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.counters import WRITTEN_AFTER_SECONDS
-from tests.acceptance.nodes import Beat, Relay, Worker
+from tests.acceptance.nodes import Node, Relay
 from tests.acceptance.publishers import SCHEME
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.exposed import described, documented, samples
@@ -113,18 +113,18 @@ def destinations(server: str, stream: Stream, endpoint: Receiver) -> dict[str, A
 
 
 @pytest.fixture(scope="module")
-def beat(relay: Relay) -> Beat:
+def beat(relay: Relay) -> Node:
     return relay.beat([*CELERY, "beat", "-l", "DEBUG"])
 
 
 @pytest.fixture(scope="module")
-def claiming(relay: Relay, beat: Beat) -> Worker:
+def claiming(relay: Relay, beat: Node) -> Node:
     queues = ["-Q", "outbox.claim,outbox.maintain", "-n", "claim@%h", "-P", "solo"]
     return relay.worker([*CELERY, "worker", *queues, "-l", "DEBUG"])
 
 
 @pytest.fixture(scope="module")
-def publishing(relay: Relay, claiming: Worker) -> Worker:
+def publishing(relay: Relay, claiming: Node) -> Node:
     queues = ["-Q", "outbox.publish,outbox.drain", "-n", "publish@%h", "-c", "2", "-E"]
     node = relay.worker([*CELERY, "worker", *queues, "-l", "DEBUG"])
     relay.ready()
@@ -147,25 +147,25 @@ def named(relay: Relay, code: str) -> Problem:
     return problem
 
 
-def url(worker: Worker) -> str:
+def url(worker: Node) -> str:
     """Where its monitor answers, by its log."""
     lines = eventually(lambda: [line for line in worker.logs().splitlines() if "monitor answers at" in line])
     return str(json.loads(lines[-1])["message"]).rpartition(" ")[2]
 
 
-def probe(worker: Worker, page: str) -> tuple[int, list[str]]:
+def probe(worker: Node, page: str) -> tuple[int, list[str]]:
     answer = client.get(f"{url(worker)}/{page}")
     return answer.status_code, answer.json()["findings"]
 
 
-def value(worker: Worker, name: str, **labels: str) -> float:
+def value(worker: Node, name: str, **labels: str) -> float:
     """The sum over all samples of a worker's metric with these labels."""
     exposed = samples(client.get(f"{url(worker)}/metrics").content).get(name, [])
     return sum(number for have, number in exposed if labels.items() <= have.items())
 
 
 def test_an_idle_relay_is_alive_and_in_order(
-    relay: Relay, claiming: Worker, publishing: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+    relay: Relay, claiming: Node, publishing: Node, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in relay.env().items():
         monkeypatch.setenv(name, text)
@@ -184,18 +184,18 @@ def test_an_idle_relay_is_alive_and_in_order(
         "publish": (["outbox.drain", "outbox.publish"], "prefork", 2),
     }
     assert workers["claim"]["pid"] == claiming.pid
-    pool, port = publishing.container.pool(), urlsplit(url(publishing)).port
+    pool, port = publishing.pool(), urlsplit(url(publishing)).port
     # They outlive a worker that is killed, for a while: then its successor could not have the port.
     eventually(lambda: pool and not any(one.laddr.port == port for each in pool for one in each.net_connections("tcp")))
     for worker in (claiming, publishing):
         assert [probe(worker, page) for page in ("livez", "readyz")] == [(200, [])] * 2
 
 
-def test_a_nudged_claim_does_not_count_as_a_tick_of_beat(relay: Relay, beat: Beat, store: Store) -> None:
+def test_a_nudged_claim_does_not_count_as_a_tick_of_beat(relay: Relay, beat: Node, store: Store) -> None:
     def ran(kind: str) -> Any:
         return Heartbeats.read(store).last[kind].seen_at
 
-    process = psutil.Process(beat.container.pid)
+    process = psutil.Process(beat.pid)
     process.suspend()
     try:
         # Until what it had sent before has been run, and told.
@@ -214,7 +214,7 @@ OF_TASKS = {"outbox_task_seconds", "outbox_task_wait_seconds"}
 
 
 def test_every_documented_metric_is_counted_and_survives_killed_processes(
-    engine: Engine, outbox: Outbox, claiming: Worker, publishing: Worker
+    engine: Engine, outbox: Outbox, claiming: Node, publishing: Node
 ) -> None:
     def write(count: int, to: str, key: str | None = None, **told: Any) -> None:
         with Session(engine) as session, session.begin():
@@ -234,7 +234,7 @@ def test_every_documented_metric_is_counted_and_survives_killed_processes(
     assert described(exposed[0]) | described(exposed[1]) == of_the_relay
     assert value(publishing, "outbox_errors_total", destination="told", code="refused") == 1
     assert value(claiming, "outbox_claimed_drains_total") >= 1
-    for process in (killed := publishing.container.pool()):
+    for process in (killed := publishing.pool()):
         process.kill()
     psutil.wait_procs(killed, 60)
     assert sent() == 500
@@ -246,7 +246,7 @@ def test_every_documented_metric_is_counted_and_survives_killed_processes(
 
 
 def test_strange_workers_on_the_broker_are_named(
-    relay: Relay, publishing: Worker, rows: Rows, engine: Engine, broker_url: str, tmp_path: Path
+    relay: Relay, publishing: Node, rows: Rows, engine: Engine, broker_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     argv = [sys.executable, "-m", "celery", "-A", "shop", "-b", broker_url, "--workdir", str(tmp_path), "worker"]
@@ -267,9 +267,7 @@ def test_strange_workers_on_the_broker_are_named(
     unknown = eventually(lambda: examine(settings, only=["task_unknown"]).problems)
     assert [problem.which for problem in unknown] == ["elsewhere.notify", "shop.on_event"]
     rows.clear()
-    for node in twins:
-        node.teardown()
-        relay.nodes.remove(node)
+    relay.end(*twins)
 
     def forgotten() -> Problem | None:
         """As if the workers were at another database."""
@@ -290,21 +288,18 @@ def test_a_stopped_worker_deletes_its_heartbeat_and_a_killed_one_does_not(relay:
 
     eventually(lambda: len(seen()) == 2)
     killed.kill()
-    stopped.container.child.stop()
+    stopped.child.stop()
     assert seen() == {killed.hostname()}
-    for node in (stopped, killed):
-        node.teardown()
-        relay.nodes.remove(node)
+    relay.end(stopped, killed)
 
 
 def test_a_broker_that_falls_silent_is_the_cause_and_its_workers_are_not_alive(
-    relay: Relay, claiming: Worker, publishing: Worker, proxy: Proxy, web: Receiver
+    relay: Relay, claiming: Node, publishing: Node, proxy: Proxy, web: Receiver
 ) -> None:
     orphan = relay.publish(9, broker_url=f"redis://{LOOPBACK}:{free_port()}/0")
     assert probe(orphan, "livez") == (200, [])  # a new one would not find its broker either
     assert probe(orphan, "readyz") == (503, ["it is not connected to its broker"])
-    orphan.teardown()
-    relay.nodes.remove(orphan)
+    relay.end(orphan)
     proxy.silence()
     eventually(lambda: probe(publishing, "livez")[0] == 503, 90)
     assert probe(publishing, "readyz")[0] == 503
@@ -319,7 +314,7 @@ def test_a_broker_that_falls_silent_is_the_cause_and_its_workers_are_not_alive(
 
 @pytest.fixture(scope="module")
 def logs(
-    relay: Relay, beat: Beat, claiming: Worker, publishing: Worker, engine: Engine, outbox: Outbox, rows: Rows,
+    relay: Relay, beat: Node, claiming: Node, publishing: Node, engine: Engine, outbox: Outbox, rows: Rows,
     endpoint: Receiver, web: Receiver,
 ) -> dict[str, str]:  # fmt: skip
     """What beat, the claim worker and the publish worker wrote from start to end, with all kinds of trouble between."""
@@ -348,9 +343,9 @@ def logs(
     eventually(lambda: ("breaker_open", "away") in [(one["code"], one["which"]) for one in web.problems()])
     assert PRIVATE in " ".join(str(row.last_error) for row in rows.hot())  # the endpoint repeats what it gets
     for node in relay.nodes:
-        node.container.kill(signal.SIGTERM)
+        node.kill(signal.SIGTERM)
     for node in relay.nodes:
-        node.container.child.wait(60)
+        node.child.wait(60)
     return {name: node.logs() for name, node in (("beat", beat), ("claim", claiming), ("publish", publishing))}
 
 

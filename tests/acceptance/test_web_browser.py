@@ -9,14 +9,12 @@ from urllib.parse import urlsplit
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import func
 
 from lab.proxy import Proxy, through
 from outbox_tasks.local.commands import CELERY, WEB_READY, web_argv, web_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 
@@ -40,10 +38,11 @@ Open = Callable[..., Page]
 expect.set_options(timeout=PATIENCE)
 
 
-@pytest.fixture(scope="module")
-def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
+@pytest.fixture(scope="module", autouse=True)
+def workers(relay: Relay) -> None:
     relay.beat()
-    return cluster(relay, [relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo"])])
+    relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo"])
+    relay.ready()
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def new_window(chromium: Browser, site: str, **options: Any) -> BrowserContext:
 
 
 @pytest.fixture
-def open_page(window: BrowserContext, site: str, celery_setup: CeleryTestSetup) -> Iterator[Open]:
+def open_page(window: BrowserContext, site: str) -> Iterator[Open]:
     """Opens pages, by themselves in a tab. No page may ask for anything from elsewhere, or for what its own policy
     forbids."""
     opened: list[Page] = []

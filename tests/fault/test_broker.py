@@ -20,7 +20,7 @@ from lab.proxy import Proxy
 from outbox_tasks.broker.names import PUBLISH_TASK
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
-from tests.acceptance.nodes import Relay, Worker, freeze
+from tests.acceptance.nodes import Node, Relay, freeze
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import (
     CALM,
@@ -74,7 +74,7 @@ def test_what_the_broker_forgets_before_the_relay_starts_or_while_it_drains_is_c
     drained(rows)
     assert check(rows, stream, ids) == 0
     assert {row.attempts for row in rows.archived()} == {1}
-    assert {worker.container.status for worker in workers} == {"running"}
+    assert all(worker.alive for worker in workers)
 
 
 def test_messages_whose_task_the_broker_lost_do_not_wait_for_their_lease(
@@ -135,9 +135,9 @@ class TestBehindAProxy:
             rows.insert(8, destination="told", payload=later)
             eventually(lambda count=count: sum(row.attempts for row in rows.hot()) == 8 * count)
 
-        former = forking.container.pool()
+        former = forking.pool()
         former[0].kill()  # its successor inherits connections, which are about to be replaced
-        eventually(lambda: set(forking.container.pool()) - set(former))
+        eventually(lambda: set(forking.pool()) - set(former))
         proxy.forget()
         arrives(rows, stream)
 
@@ -156,9 +156,9 @@ class TestBehindAProxy:
         server.resume()
         arrives(rows, stream)
         for worker in workers:
-            assert worker.container.status == "running"
+            assert worker.alive
             assert worker is forking or "exited with" not in worker.logs()  # no process of a pool either
-        solo.container.child.stop()  # the other one sends all from now on
+        solo.child.stop()  # the other one sends all from now on
         arrives(rows, stream)
 
 
@@ -207,8 +207,8 @@ class TestRubbish:
             assert len(refusals(worker)) == expected, (queue, refusals(worker))
             assert "Traceback" not in worker.logs()
             assert "Connection to broker lost" not in worker.logs()
-            assert worker.container.status == "running"
+            assert worker.alive
 
 
-def refusals(worker: Worker) -> list[str]:
+def refusals(worker: Node) -> list[str]:
     return [line for line in worker.logs().splitlines() if "refused" in line]

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.local.servers import EmbeddedValkey
-from tests.acceptance.nodes import Relay, Worker
+from tests.acceptance.nodes import Node, Relay
 from tests.conftest import eventually
 
 MANY = 480
@@ -69,15 +69,15 @@ def test_each_effect_is_made_once_while_every_message_comes_twice_and_workers_ar
     assert any("it is a duplicate and was skipped" in each.logs() for each in consumers)
 
 
-def consumer(relay: Relay, n: int) -> Worker:
+def consumer(relay: Relay, n: int) -> Node:
     app = [sys.executable, "-m", "celery", "-A", "tests.fault.consumer_app", "worker", "-l", "INFO"]
     return relay.worker([*app, "-P", "prefork", "-c", "2", "-Q", QUEUE, "-n", f"billing{n}@%h", "--without-mingle"])
 
 
-def kill(worker: Worker, chance: random.Random) -> None:
+def kill(worker: Node, chance: random.Random) -> None:
     """One process of its pool, or all of them with their parent, which then comes back as under a supervisor."""
     with suppress(psutil.NoSuchProcess):
-        pool = worker.container.pool()
+        pool = worker.pool()
         if pool and chance.random() < 0.7:
             chance.choice(pool).kill()
             return
@@ -86,7 +86,7 @@ def kill(worker: Worker, chance: random.Random) -> None:
         worker.kill()
         for process in pool:
             process.kill()
-    worker.container.restart()
+    worker.restart()
 
 
 def charged(engine: Engine, schema: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections import Counter
 
@@ -45,10 +46,10 @@ def test_messages_that_a_killed_process_sent_but_did_not_settle_are_soon_sent_ag
     relay.ready()
 
     def one_of_its_processes() -> None:
-        worker.container.pool()[0].kill()
+        worker.pool()[0].kill()
 
     def all_of_the_worker() -> None:
-        pool = worker.container.pool()
+        pool = worker.pool()
         worker.kill()
         for process in pool:
             process.kill()
@@ -64,7 +65,7 @@ def test_messages_that_a_killed_process_sent_but_did_not_settle_are_soon_sent_ag
             # The server has given up their settles. By now a successor may wait for the next message's.
             left = waiting_for_locks(engine, schema)
             eventually(lambda left=left: left.isdisjoint(waiting_for_locks(engine, schema)))
-        if not worker.container.child.alive:
+        if not worker.alive:
             worker.restart()
         drained(rows)
     sends = Counter(stream.ids())
@@ -85,8 +86,8 @@ def test_a_drain_ends_after_its_batch_when_its_worker_is_told_to_stop(relay: Rel
     ids = slow_messages(rows)  # a batch takes two seconds: a drain would send several
     relay.beat(**CALM)
     eventually(lambda: any(row.begun for row in rows.hot()))
-    worker.kill("SIGTERM")
-    worker.container.child.wait(60)
+    worker.kill(signal.SIGTERM)
+    worker.child.wait(60)
     assert len(stream) == BATCH_SIZE
     worker.restart()
     drained(rows)
@@ -101,7 +102,7 @@ def test_a_worker_that_failed_ends_even_if_it_can_not_read_its_last_results(
     rows.insert(1, destination="told", payload=json.dumps({"garble": True}).encode())
     here.claim()
     eventually(lambda: "Unrecoverable error" in worker.logs())
-    assert worker.container.child.wait(relay.settings.hard_time_limit + 60) == EX_FAILURE
+    assert worker.child.wait(relay.settings.hard_time_limit + 60) == EX_FAILURE
 
 
 def test_a_message_that_kills_its_worker_or_can_not_be_read_ends_dead_and_its_neighbours_are_sent(
@@ -159,7 +160,7 @@ class TestStoredTasks:
 
         eventually(lambda: TASKS / 4 < len(mailed()) < TASKS * 3 / 4)
         worker.kill()
-        worker.container.child.end()
+        worker.child.end()
         own_redis.kill()
         own_redis.start()
         assert len(mailed()) < TASKS - 5

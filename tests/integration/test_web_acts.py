@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import unescape
 from typing import Any
+from urllib.parse import parse_qsl
 from uuid import UUID, uuid4
 
 import httpx
@@ -90,22 +91,20 @@ class TestErrors:
     def test_are_groups_with_their_numbers(self, browser: Browser, rows: Rows) -> None:
         bury(rows, 60)
         bury(rows, 2, destination="mails", last_error_code="timeout")
-        html = browser.read("/errors")
-        shown = words(html)
+        shown = browser.text("/errors")
         assert re.search(r"[0-9a-f]{12} 60 \d+ \w+ ago \d+ \w+ ago orders order.created http_400 refused", shown)
         assert shown.index("http_400") < shown.index("timeout")
         assert "Redrive all of these" not in shown
+        assert "No such dead letters." in browser.text("/errors", destination="nobody")
         for name, value in (("destination", "mails"), ("error", "timeout")):
             shown = browser.text("/errors", **{name: value})
             assert ("timeout" in shown, "http_400" in shown, "Redrive all of these" in shown) == (True, False, True)
 
     def test_one_group_is_a_list_of_messages(self, browser: Browser, store: Store, rows: Rows) -> None:
-        assert "No dead letters." in browser.text("/errors")
         bury(rows, 25)
         bury(rows, 1, last_error_code="timeout")
         html = browser.read("/messages", state="dead", group=group_of(store))
-        assert html.count("no such order 42") == 25
-        assert "timeout" not in words(html)
+        assert (html.count("no such order 42"), "timeout" in words(html)) == (25, False)
         assert f"/acts/new?action=redrive&amp;state=dead&amp;group={group_of(store)}" in html
 
 
@@ -117,15 +116,11 @@ class TestPreview:
         [mail] = bury(rows, 1, destination="mails", event_type="mail.sent")
         shown = browser.text("/acts/new", action="redrive")
         assert "Redrive 4 messages?" in shown
-        assert "Messages: dead." in shown
         assert "orders order.created http_400 ✗ dead 3" in shown
         assert f"mails mail.sent http_400 ✗ dead 1 {mail}" in shown
         assert "'mails' is not configured here: its messages would be dead again in an hour." in shown
         assert "outbox-tasks redrive --all" in shown
-        shown = browser.text("/acts/new", action="discard", destination="mails")
-        assert "Discard 1 message?" in shown
-        assert "is not configured" not in shown
-        assert rows.state(mail) == "dead"
+        assert "is not configured" not in browser.text("/acts/new", action="discard", destination="mails")
 
     def test_of_named_messages(self, browser: Browser, rows: Rows) -> None:
         [dead], [waits], nobody = bury(rows), rows.insert(), str(uuid4())
@@ -139,19 +134,17 @@ class TestPreview:
         monkeypatch.setattr(act, "PREVIEW_SECONDS", 0.0)
         bury(rows, 5)
         html = browser.read("/acts/new", action="redrive")
-        assert "There may be more" in words(html)
-        assert "total" not in form(html)
+        assert ("There may be more" in words(html), "total" in form(html)) == (True, False)
 
     def test_says_what_stands_in_the_way_and_the_first_page_who_changes_messages(
         self, browser: Browser, store: Store, rows: Rows
     ) -> None:
-        [dead] = bury(rows)
+        bury(rows)
         pauses.pause(store, "orders", "bob", "moving house")
         how: dict[str, Any] = {"who": "carl", "why": None, "token": uuid4(), "total": 1, "wake": False}
         entry = Runner(store).begin("redrive", Filter(states=("dead",), destination="orders"), **how)
-        for query in ({"destination": "orders"}, {"id": dead}, {}):
-            shown = browser.text("/acts/new", action="redrive", **query)
-            assert "These messages would wait: orders is paused by bob since" in shown
+        shown = browser.text("/acts/new", action="redrive")
+        assert "These messages would wait: orders is paused by bob since" in shown
         start = browser.read("/")
         assert "carl is redriving 1 message of orders since " in words(start)
         assert f'action="/acts/{entry}/stop"' in start
@@ -162,11 +155,9 @@ class TestPreview:
         queries: list[dict[str, Any]] = [
             {"action": "purge"},
             {"action": "redrive", "chosen": "yes"},
-            {"action": "redrive", "id": "1 OR 1=1"},
             {"action": "redrive", "id": str(UUID(int=1)), "key": "k"},
             {"action": "redrive", "id": [str(uuid4()) for _ in range(101)]},
             {"action": "discard", "state": "leased"},
-            {"action": "redrive", "group": "0123456789ab", "state": "sent"},
         ]
         assert [browser.ask("GET", "/acts/new", query).status_code for query in queries] == [400] * len(queries)
 
@@ -200,26 +191,22 @@ class TestBegin:
         entry = entry_of(browser.post("/acts", **preview(browser, id=dead), why="so"))
         assert rows.state(dead) == "pending"
         html = browser.read(f"/acts/{entry}")
-        assert "1 message redriven" in words(html)
-        assert f"/messages/{dead}" in html
+        assert ("1 message redriven" in words(html), f"/messages/{dead}" in html) == (True, True)
         entry_of(browser.post("/acts", **preview(browser, "discard", id=waits), why="nobody wants it"))
         assert rows.state(waits) == "discarded"
+        [retried] = rows.insert(attempts=2, last_error_code="http_429", locked_until=seconds_from_now(900))
+        assert f"/acts/new?action=try&amp;id={retried}" in browser.read(f"/messages/{retried}")
+        assert "1 message made due" in done(browser, preview(browser, "try", destination="orders"))
 
-    def test_leaves_what_died_after_the_preview_and_says_what_somebody_else_was_faster_with(
-        self, browser: Browser, rows: Rows, store: Store
-    ) -> None:
-        first, second, third = bury(rows, 3)
+    def test_leaves_what_died_after_the_preview_whatever_the_form_says(self, browser: Browser, rows: Rows) -> None:
+        bury(rows, 2)
         fields = preview(browser)
-        [later] = bury(rows, dead_at=seconds_from_now(0))
-        acted(store, "redrive", [first], who="bob")
-        schema = rows.tables.messages.schema
-        dead = f"SELECT FROM {schema}.outbox_dead d JOIN {schema}.outbox_messages m USING (seq) WHERE m.id = '{second}'"
-        with rows.engine.connect() as other, other.begin():
-            other.execute(text(f"{dead} FOR UPDATE OF d"))
-            shown = done(browser, fields)
-        assert "1 message redriven" in shown
-        assert "1 not changed" in shown
-        assert [rows.state(id) for id in (first, second, third, later)] == ["pending", "dead", "pending", "dead"]
+        later = [*bury(rows, dead_at=seconds_from_now(0)), *bury(rows, dead_at=seconds_from_now(600))]
+        assert "2 messages redriven" in done(browser, fields)
+        assert [rows.state(id) for id in later] == ["dead", "dead"]
+        lie = {"total": "7", "until": "9999-12-31T00:00:00+00:00"}
+        assert "1 message redriven" in done(browser, preview(browser), **lie)
+        assert [rows.state(id) for id in later] == ["pending", "dead"]
 
     def test_a_form_begins_one_act_and_brings_back_what_was_asked(self, browser: Browser, rows: Rows) -> None:
         [id] = bury(rows, key="å&b=%\n+")
@@ -228,7 +215,7 @@ class TestBegin:
         assert "Why ü & so" in ended(browser, first)
         rows.change([id], status="dead", dead_at=seconds_from_now(-30))
         assert entry_of(browser.post("/acts", **fields)) == first
-        assert ([done.count for done in acts(rows)], rows.state(id)) == ([1], "dead")
+        assert rows.state(id) == "dead"
         refused = browser.post("/acts", **{**fields, "key": "other"})
         assert (refused.status_code, f"act {first}" in words(refused.text)) == (409, True)
 
@@ -237,10 +224,8 @@ class TestBegin:
         refused: list[tuple[dict[str, str], str]] = [
             ({"why": "  "}, "Say why"),
             ({"why": "x" * 501}, "Say why"),
-            ({"rate": "0"}, "rate: Input should be greater"),
             ({"rate": "nan"}, "rate: Input should be a finite number"),
             ({"limit": "0"}, "limit: Input should be greater"),
-            ({"limit": "1.5"}, "limit: Input should be a valid integer"),
             ({"limit": "9" * 5000}, "limit: "),
             ({"token": "%"}, "token: "),
             ({"until": "2026-11-22"}, "until: "),
@@ -257,67 +242,27 @@ class TestBegin:
             assert browser.post("/acts", **{**fields, **forged}).status_code == 400
         assert (rows.state(id), acts(rows)) == ("dead", [])
 
-    def test_a_form_that_lies_harms_only_its_own_display(self, browser: Browser, rows: Rows) -> None:
-        [later] = bury(rows, dead_at=seconds_from_now(600))
-        for changed in ({"total": "7"}, {"until": "9999-12-31T00:00:00+00:00"}):
-            bury(rows, 2)
-            assert "2 messages redriven" in done(browser, preview(browser), **changed)
-        assert rows.state(later) == "dead"
-
-    def test_is_for_those_who_may_act(self, visit: Visit, store: Store, rows: Rows) -> None:
-        bury(rows)
-        fields = {**preview(visit()), "why": "so"}
-        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(read_only=True)):
-            assert "/acts/new" not in browser.read("/errors", destination="orders", error="http_400")
-            assert browser.get("/acts/new", action="redrive").status_code == 403
-            assert browser.post("/acts", **fields).status_code == 403
-        assert visit().ask("POST", "/acts", data=fields).status_code == 403, "of another site"
-        assert acts(rows) == []
-
 
 class TestAct:
-    def test_shows_how_far_it_is_and_is_stopped(self, visit: Visit, rows: Rows, store: Store) -> None:
+    def test_shows_how_far_it_is_and_is_stopped(self, browser: Browser, rows: Rows, store: Store) -> None:
         bury(rows, 40)
-        browser, group = visit(), group_of(store)
-        entry = entry_of(browser.post("/acts", **preview(browser, group=group), why="slowly", rate="4"))
+        limits = {"why": "slowly", "rate": "4", "limit": "39"}
+        entry = entry_of(browser.post("/acts", **preview(browser, group=group_of(store), **limits)))
         html = eventually(lambda: (page := browser.read(f"/acts/{entry}")) and 'value="0"' not in page and page)
-        assert re.search(r'<progress max="40" value="\d+"', html)
-        assert "4 a second" in words(html)
+        assert re.search(r'<progress max="\d+" value="\d+"', html)
+        assert "at most 39, 4 a second" in words(html)
         assert f"/acts/{entry}" in browser.read("/errors")
-        looker = visit(Role.LOOK)
-        assert "Stop" not in looker.text(f"/acts/{entry}")
-        for other in (looker, visit(read_only=True)):
-            assert other.post(f"/acts/{entry}/stop").status_code == 403
         assert entry_of(browser.post(f"/acts/{entry}/stop")) == entry
         [audited] = acts(rows)
         assert 0 < audited.count < 40
-        assert f"{audited.count} message" in browser.text(f"/acts/{entry}")
-        assert "stopped by anna" in browser.text(f"/acts/{entry}")
-
-    def test_keeps_to_its_limit(self, browser: Browser, rows: Rows) -> None:
-        bury(rows, 3)
-        shown = done(browser, preview(browser), why="slowly", rate="200", limit="2")
-        assert "2 messages redriven" in shown
-        assert "at most 2, 200 a second" in shown
-        asked = browser.read("/acts/new", action="redrive", rate="200", limit="2", why="slowly")
-        assert (form(asked)["rate"], form(asked)["limit"], form(asked)["why"]) == ("200", "2", "slowly")
-
-    def test_tries_now_what_waits_for_an_attempt(self, browser: Browser, rows: Rows) -> None:
-        waits = {"attempts": 2, "last_error_code": "http_429", "locked_until": seconds_from_now(900)}
-        one, two, three = rows.insert(3, **waits)
-        assert f"/acts/new?action=try&amp;id={one}" in browser.read(f"/messages/{one}")
-        assert '<button name="action" value="try">' in browser.read("/messages")
-        assert "/acts/new?action=try&amp;destination=orders" in browser.read("/destinations/orders")
-        assert "1 message made due" in done(browser, preview(browser, "try", id=one))
-        assert "2 messages made due" in done(browser, preview(browser, "try", destination="orders"))
-        assert [rows.one(id).place for id in (one, two, three)] == ["ready"] * 3
+        shown = browser.text(f"/acts/{entry}")
+        assert (f"{audited.count} message" in shown, "stopped by anna" in shown) == (True, True)
 
     def test_of_another_kind_or_by_hand_is_shown_too(self, browser: Browser, store: Store, rows: Rows) -> None:
         [id] = bury(rows)
         entry = Operator(store, "bob", "typo").edit(UUID(id), b"{}", b"[1]", "application/json")
         shown = browser.text(f"/acts/{entry}")
         assert f"No. {entry}: edit" in shown
-        assert "size 3" in shown
         assert "e30" not in shown  # the former payload
         insert = text(
             f"INSERT INTO {rows.tables.audit} (who, action, target, count, facts)"
@@ -337,3 +282,37 @@ class TestAct:
         for entry in ("99", "-1", "1" * 30, "٣", "1 OR 1=1"):
             assert browser.get(f"/acts/{entry}").status_code == 404
             assert browser.post(f"/acts/{entry}/stop").status_code == 404
+
+
+def test_who_may_not_act_is_offered_nothing_and_changes_nothing(visit: Visit, store: Store, rows: Rows) -> None:
+    """On a read-only page it is nobody."""
+    [id] = bury(rows, key="k")
+    rows.insert(key="k")
+    fields = {**preview(visit()), "why": "so"}
+    how: dict[str, Any] = {"who": "carl", "why": None, "token": uuid4(), "total": 1, "wake": False}
+    entry = Runner(store).begin("redrive", Filter(states=("dead",), destination="mails"), **how)
+    shown = (
+        "/",
+        "/destinations/orders",
+        "/keys",
+        "/messages",
+        f"/messages/{id}",
+        f"/acts/{entry}",
+        "/errors?error=http_400",
+    )
+    for path in shown:
+        assert re.search('/acts/new|method="post"', inside(visit(), path)), path
+    for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(read_only=True)):
+        for path in shown:
+            assert not re.search('/acts/new|method="post"|name="id"', inside(browser, path)), path
+        assert browser.get("/acts/new", action="redrive").status_code == 403
+        for path in ("/acts", f"/acts/{entry}/stop", "/destinations/orders/pause", "/destinations/orders/limit"):
+            assert browser.post(path, **fields, rate_limit="9").status_code == 403
+    assert visit().ask("POST", "/acts", data=fields).status_code == 403, "of another site"
+    assert ([act.action for act in acts(rows)], rows.state(id)) == (["redrive"], "dead")
+
+
+def inside(browser: Browser, path: str) -> str:
+    """What is on a page between its navigation and its end."""
+    path, _, query = path.partition("?")
+    return browser.read(path, **dict(parse_qsl(query))).partition("<main")[2]
