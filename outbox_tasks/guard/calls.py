@@ -14,7 +14,6 @@ from outbox_tasks.errors import InvalidArgument, SentPastOutbox
 from outbox_tasks.guard.transactions import listen, open_transaction
 from outbox_tasks.writing.blocks import current
 from outbox_tasks.writing.capture import wrap
-from outbox_tasks.writing.internals import wrap_eager
 
 PASSED_ON = ("asyncio", "celery", "contextlib", "django", "functools", "kombu", "outbox_tasks", "vine")
 """Packages that pass calls of tasks on. The call site is in none of them."""
@@ -28,45 +27,39 @@ def guard(app: Celery, mode: str) -> None:
     """See `Outbox.guard`."""
     if mode not in ("warn", "raise"):
         raise InvalidArgument(argument="mode", value=mode, rule='must be "warn" or "raise"')
-    listen()
-    wrap()
-    _wrap_eager()
-    app.outbox_guard = _Guard(mode).check
+    warned: set[tuple[str, int]] = set()
 
-
-class _Guard:
-    def __init__(self, mode: str) -> None:
-        self._raises = mode == "raise"
-        self._warned: set[tuple[str, int]] = set()
-
-    def check(self, task: str) -> None:
+    def check(task: str) -> None:
         """If a transaction is open here, warn of a call, once for each call site, or raise `SentPastOutbox`. In a block
         of `direct` it is meant."""
         if (what := open_transaction()) is None or current() is not None:
             return
         file, line = site = _call_site()
         error = SentPastOutbox(task=task, place=f"{file}, line {line}", what=what)
-        if self._raises:
+        if mode == "raise":
             raise error
-        if site not in self._warned:
-            self._warned.add(site)
+        if site not in warned:
+            warned.add(site)
             warnings.warn_explicit(str(error), SentPastOutboxWarning, file, line)
+
+    listen()
+    wrap()
+    _wrap_eager()
+    app.outbox_guard = check
 
 
 @cache
 def _wrap_eager() -> None:
     """An eager app runs a task where it is called, and sends nothing: its calls are looked at, too."""
+    apply = Task.apply
 
-    def checked(apply: Any) -> Any:
-        @wraps(apply)
-        def check_and_apply(self: Task, *args: Any, **options: Any) -> Any:
-            if (check := getattr(self.app, "outbox_guard", None)) is not None and self.app.conf.task_always_eager:
-                check(self.name)
-            return apply(self, *args, **options)
+    @wraps(apply)
+    def check_and_apply(self: Task, *args: Any, **options: Any) -> Any:
+        if (check := getattr(self.app, "outbox_guard", None)) is not None and self.app.conf.task_always_eager:
+            check(self.name)
+        return apply(self, *args, **options)
 
-        return check_and_apply
-
-    wrap_eager(checked)
+    Task.apply = check_and_apply
 
 
 def _call_site() -> tuple[str, int]:

@@ -13,9 +13,9 @@ What stands inside `capture` or `direct` is meant as it is.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from outbox_tasks.text import short
 
@@ -35,6 +35,8 @@ KINDS = {
     "unread": "so this file was not read",
 }
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 PASSED_OVER = ("node_modules", "site-packages", "venv", "migrations")
 
 
@@ -51,100 +53,68 @@ def find(path: Path) -> Iterator[Finding]:
     """The findings in a file, or in all files below a directory."""
     if path.is_dir():
         for inner in sorted(path.iterdir()):
-            if (
-                not inner.name.startswith(".")
-                and inner.name not in PASSED_OVER
-                and (inner.is_dir() or inner.suffix == ".py")
-            ):
+            is_read = inner.is_dir() or inner.suffix == ".py"
+            if is_read and not inner.name.startswith(".") and inner.name not in PASSED_OVER:
                 yield from find(inner)
         return
     try:
-        findings = _File(ast.parse(path.read_bytes())).findings
+        tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError) as error:  # for example of a newer Python
         yield Finding(str(path), getattr(error, "lineno", None) or 0, "unread", str(error))
         return
-    for node, kind in sorted(findings.items(), key=lambda item: item[0].lineno):
-        yield Finding(str(path), node.lineno, kind, str(short(ast.unparse(node.func))))
+    scopes = [tree, *(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))]
+    functions = {scope.name: scope for scope in scopes if isinstance(scope, FUNCTIONS)}
+    calls = [(call, kind) for scope in scopes for call, kind in _of_scope(scope, functions)]
+    for call, kind in sorted(calls, key=lambda found: found[0].lineno):
+        yield Finding(str(path), call.lineno, kind, str(short(ast.unparse(call.func))))
 
 
-class _File(ast.NodeVisitor):
-    """One file, read once from top to bottom."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.findings: dict[ast.Call, str] = {}
-        self._inside = self._allowed = False
-        self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        self.visit(tree)
-
-    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
-        before = self._inside, self._allowed
-        names = [_name(item.context_expr) for item in node.items]
-        self._inside = self._inside or any(name in BEGINS for name in names)
-        self._allowed = self._allowed or any(name in ALLOWS for name in names)
-        self.generic_visit(node)
-        self._inside, self._allowed = before
-
-    visit_AsyncWith = visit_With  # noqa: N815 (ast names it)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        before = self._inside, self._allowed
-        self._inside = any(_name(decorator) == "atomic" for decorator in node.decorator_list)
-        self._allowed = False
-        self.generic_visit(node)
-        self._inside, self._allowed = before
-        self._of_commits(node)
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
-
-    def visit_Call(self, node: ast.Call) -> None:
-        name = _name(node)
-        if name == "on_commit" and any(map(self._sends, node.args)):
-            self.findings[node] = "on commit"
-            return  # what is inside is this finding
-        if not self._allowed:
-            if name in DEFERS:
-                self.findings[node] = "on commit"
-            elif _is_send(node) and self._inside:
-                self.findings[node] = "inside"
-        self.generic_visit(node)
-
-    def _sends(self, argument: ast.expr) -> bool:
-        """Whether what waits for the commit sends a task: a method, a lambda, a partial or a local function."""
-        nodes = list(ast.walk(argument))
-        names = [node.id for node in nodes if isinstance(node, ast.Name) and node.id in self._functions]
-        return any(isinstance(node, ast.Attribute) and node.attr in SENDS for node in nodes) or any(
-            _is_send(node) for name in names for node in ast.walk(self._functions[name])
-        )
-
-    def _of_commits(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Compare the places of sends, changes and commits in a function, branches in the order of their lines."""
-        calls = sorted((node for node in _own(function) if isinstance(node, ast.Call)), key=lambda node: node.lineno)
-        blocks = [node for node in _own(function) if isinstance(node, ast.With | ast.AsyncWith)]
-        commits = [node.lineno for node in calls if _name(node) == "commit"]
-        begun = [block for block in blocks if any(_name(item.context_expr) in BEGINS for item in block.items)]
-        commits += [block.end_lineno or block.lineno for block in begun]
-        changes = [node.lineno for node in calls if _name(node) in CHANGES and isinstance(node.func, ast.Attribute)]
-        for node in calls:
-            if node in self.findings or not _is_send(node) or _is_allowed(blocks, node):
-                continue
+def _of_scope(scope: ast.AST, functions: Mapping[str, ast.AST]) -> Iterator[tuple[ast.Call, str]]:
+    """The calls in a function or module that go past the outbox. Branches count in the order of their lines."""
+    nodes = list(_own(scope))
+    calls = sorted((node for node in nodes if isinstance(node, ast.Call)), key=lambda node: node.lineno)
+    begun, allowing = ([node for node in nodes if _is_block(node, names)] for names in (BEGINS, ALLOWS))
+    inside, allowed = ({inner for block in blocks for inner in ast.walk(block)} for blocks in (begun, allowing))
+    is_atomic = any(_name(decorator) == "atomic" for decorator in getattr(scope, "decorator_list", ()))
+    commits = [node.lineno for node in calls if _name(node) == "commit"]
+    commits += [block.end_lineno or block.lineno for block in begun]
+    changes = [node.lineno for node in calls if _name(node) in CHANGES and isinstance(node.func, ast.Attribute)]
+    for node in calls:
+        if _name(node) == "on_commit" and any(_sends(argument, functions) for argument in node.args):
+            yield node, "on commit"
+        elif node in allowed:
+            continue
+        elif _name(node) in DEFERS:
+            yield node, "on commit"
+        elif _is_send(node):
             commit_before = max((line for line in commits if line < node.lineno), default=0)
-            if any(commit_before < line < node.lineno for line in changes) and any(
-                line > node.lineno for line in commits
-            ):
-                self.findings[node] = "before"
+            is_changed = any(commit_before < line < node.lineno for line in changes)
+            if is_atomic or node in inside:
+                yield node, "inside"
+            elif is_changed and any(line > node.lineno for line in commits):
+                yield node, "before"
             elif commit_before:
-                self.findings[node] = "after"
+                yield node, "after"
 
 
-def _is_allowed(blocks: Iterable[ast.With | ast.AsyncWith], call: ast.Call) -> bool:
-    allowing = (block for block in blocks if any(_name(item.context_expr) in ALLOWS for item in block.items))
-    return any(call in ast.walk(block) for block in allowing)
+def _sends(argument: ast.expr, functions: Mapping[str, ast.AST]) -> bool:
+    """Whether what waits for the commit sends a task: a method, a lambda, a partial or a local function."""
+    nodes = list(ast.walk(argument))
+    bodies = [functions[node.id] for node in nodes if isinstance(node, ast.Name) and node.id in functions]
+    return any(isinstance(node, ast.Attribute) and node.attr in SENDS for node in nodes) or any(
+        _is_send(node) for body in bodies for node in ast.walk(body)
+    )
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
+def _is_block(node: ast.AST, names: Collection[str]) -> TypeGuard[ast.stmt]:
+    """Whether it is a `with` that enters one of these."""
+    return isinstance(node, ast.With | ast.AsyncWith) and any(_name(item.context_expr) in names for item in node.items)
+
+
+def _own(scope: ast.AST) -> Iterator[ast.AST]:
     """What is in a function, but not in functions that it defines: they run at another time."""
-    for node in ast.iter_child_nodes(function):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+    for node in ast.iter_child_nodes(scope):
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda)):
             yield node
             yield from _own(node)
 

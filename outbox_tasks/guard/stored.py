@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -54,21 +55,18 @@ class _Code:
         for app in reversed(apps):
             app.loader.import_default_modules()
             self._tasks |= app.tasks
-        self._misfits: dict[tuple[str, int, frozenset[str]], str | None] = {}
-        self._refusals: dict[tuple[str, str, str], str | None] = {}
+        # A million tasks have few kinds of calls.
+        self._refusal, self._misfit = cache(self._refusal_of), cache(self._misfit_of)
 
     def reasons(self, row: Any) -> Iterator[str]:
         """Why a stored task would fail: it is refused before its arguments matter, or these do not fit, or what follows
         it would fail."""
-        group = row.task, row.destination, row.content_type
-        if group not in self._refusals:
-            self._refusals[group] = self._refusal(*group)
-        if (refusal := self._refusals[group]) is not None:
+        if refusal := self._refusal(row.task, row.destination, row.content_type):
             yield refusal
         elif row.content_type == "application/json" and not row.compressed and row.payload is not None:
             yield from self._of_body(row.task, row.payload)
 
-    def _refusal(self, name: str, destination: str, content_type: str) -> str | None:
+    def _refusal_of(self, name: str, destination: str, content_type: str) -> str | None:
         configured = self._settings.destinations.get(destination)
         if configured is None or configured.scheme != "celery":
             return f"there is no celery:// destination {destination}"
@@ -83,7 +81,7 @@ class _Code:
     def _of_body(self, name: str, payload: bytes) -> Iterator[str]:
         try:
             args, kwargs, embedded = from_json(payload)
-            if misfit := self._misfit(name, len(args), kwargs):
+            if misfit := self._misfit(name, len(args), frozenset(kwargs)):
                 yield misfit
             for kind in ("chain", "callbacks", "errbacks"):
                 for signature in embedded.get(kind) or ():
@@ -92,24 +90,21 @@ class _Code:
                         yield f"it is followed by {follower}, and there is no such task"
                     elif kind != "errbacks":  # these get what Celery gives them
                         count = len(signature.get("args") or ()) + (not signature.get("immutable"))
-                        if misfit := self._misfit(follower, count, signature.get("kwargs") or {}):
+                        if misfit := self._misfit(follower, count, frozenset(signature.get("kwargs") or ())):
                             yield f"it is followed by {follower}: {misfit}"
         except (ValueError, TypeError, KeyError, AttributeError):
             yield "its payload is not that of a task"
 
-    def _misfit(self, name: str, args: int, kwargs: Mapping[str, Any]) -> str | None:
-        """Why a task does not take so many arguments, and keywords of these names; None: it does. As with Celery's own
-        check, a task without `typing` takes all."""
-        call = name, args, frozenset(kwargs)
-        if call not in self._misfits:
-            task = self._tasks[name]
-            try:
-                if task.typing:
-                    inspect.signature(task.run).bind(*[None] * args, **kwargs)
-                self._misfits[call] = None
-            except TypeError as error:
-                self._misfits[call] = str(error)
-        return self._misfits[call]
+    def _misfit_of(self, name: str, args: int, keywords: frozenset[str]) -> str | None:
+        """Why a task does not take so many arguments, and these keywords; None: it does. As with Celery's own check, a
+        task without `typing` takes all."""
+        task = self._tasks[name]
+        try:
+            if task.typing:
+                inspect.signature(task.run).bind(*[None] * args, **dict.fromkeys(keywords))
+        except TypeError as error:
+            return str(error)
+        return None
 
 
 def in_words(groups: Sequence[Failing]) -> str:

@@ -34,9 +34,8 @@ _django = threading.local()
 
 def open_transaction() -> str | None:
     """What is open here and has changed something, for people; None: nothing."""
-    for reference in _sessions.get():
-        session = reference()
-        if session is not None and session.in_transaction() and _has_changes(session):
+    for session in _open_sessions():
+        if WRITTEN in session.info or session.new or session.deleted or session.dirty:
             return "a SQLAlchemy session has changes that are not committed"
     for connection in getattr(_django, "connections", ()):
         if in_block_of_app(connection):
@@ -44,11 +43,16 @@ def open_transaction() -> str | None:
     return None
 
 
+def _open_sessions() -> list[Session]:
+    sessions = (reference() for reference in _sessions.get())
+    return [session for session in sessions if session is not None and session.in_transaction()]
+
+
 @cache
 def listen() -> None:
     """Listen to all sessions, once."""
     event.listen(Session, "after_transaction_create", _begun)
-    event.listen(Session, "after_flush", _flushed)
+    event.listen(Session, "after_flush", _written)
     event.listen(Session, "do_orm_execute", _executes)
     event.listen(Session, "after_transaction_end", _ended)
     if "django" in sys.modules:
@@ -67,31 +71,21 @@ def _connected(sender: Any, connection: Any, **_: Any) -> None:
         _django.connections = (*known, connection)
 
 
-def _has_changes(session: Session) -> bool:
-    return WRITTEN in session.info or bool(session.new or session.deleted or session.dirty)
-
-
-def _note(session: Session) -> None:
-    known = [other for other in (reference() for reference in _sessions.get()) if other is not None]
+def _begun(session: Session, *_: Any) -> None:
+    known = _open_sessions()
     if session not in known:
-        _sessions.set((*(ref(other) for other in known if other.in_transaction()), ref(session)))
+        _sessions.set((*map(ref, known), ref(session)))
 
 
-def _begun(session: Session, transaction: SessionTransaction) -> None:
-    if transaction.parent is None:
-        _note(session)
-
-
-def _flushed(session: Session, context: Any) -> None:
+def _written(session: Session, *_: Any) -> None:
     session.info[WRITTEN] = True
-    _note(session)
+    _begun(session)
 
 
 def _executes(state: ORMExecuteState) -> None:
     is_text = isinstance(state.statement, TextClause) and WRITES.match(state.statement.text)
     if is_text or state.is_insert or state.is_update or state.is_delete:
-        state.session.info[WRITTEN] = True
-        _note(state.session)
+        _written(state.session)
 
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:

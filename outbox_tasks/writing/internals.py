@@ -9,12 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection
-
-if TYPE_CHECKING:
-    pass
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]
@@ -28,13 +25,6 @@ def wrap_calls(send_task: Wrap, then: Wrap, get: Wrap) -> None:
 
     Celery.send_task, AsyncResult.then = send_task(Celery.send_task), then(AsyncResult.then)
     AsyncResult.get = AsyncResult.wait = get(AsyncResult.get)
-
-
-def wrap_eager(wrap: Wrap) -> None:
-    """Wrap `Task.apply`, in which the calls of an eager app end: they send nothing."""
-    from celery import Task
-
-    Task.apply = wrap(Task.apply)
 
 
 def sends_what_follows() -> bool:
