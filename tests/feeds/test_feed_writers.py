@@ -30,17 +30,16 @@ from outbox_tasks.feeds import nudge as feeds
 from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.nudge import feed_begins
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.feeds.writer import _place
 from outbox_tasks.settings import FEED_QUEUE
 from outbox_tasks.writing.nudge import Woken
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.feeds.places import Place, made, place
-from tests.integration.sessions import SYNC, Driver, driver
+from tests.integration.sessions import ASYNC, SYNC, Driver, driver
 from tests.integration.test_sessions import PROGRAMS, perform
 
 __all__ = ["made", "place"]
 
-KINDS = [*SYNC, *(f"{kind} ours" for kind in ("AsyncSession", "async_scoped_session", "AsyncConnection")), "Django"]
+KINDS = [*SYNC, *(f"{kind} ours" for kind in ASYNC), "Django"]
 
 
 pytestmark = pytest.mark.parametrize("made", ["sqlite", "postgresql", "mysql"], indirect=True)
@@ -54,7 +53,7 @@ def outbox(settings: MakeSettings) -> Outbox:
 @contextmanager
 def opened(kind: str, place: Place, outbox: Outbox) -> Iterator[Driver]:
     django = place.django() if kind == "Django" else None
-    with driver(kind, outbox, place.engine, _place(None).table, django, place.asynchronous()) as made:
+    with driver(kind, outbox, place.engine, django, place.asynchronous()) as made:
         yield made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import django
@@ -37,14 +36,7 @@ def echo(value: Any) -> Any:
     return value
 
 
-ACT: list[Callable[[], None]] = []
 """What `act` does next."""
-
-
-@task
-def act() -> str:
-    ACT.pop()()
-    return "not kept: it was completed before"
 
 
 @task

@@ -6,18 +6,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from click.testing import CliRunner, Result
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
-from outbox_tasks import Outbox, Settings
+from outbox_tasks import Settings
 from outbox_tasks.cli import outbox as commands
-from outbox_tasks.model import Step, Verdict
-from outbox_tasks.operating.retention import maintain
-from outbox_tasks.relay.store import Store
-from tests.claims import take_batch
-from tests.conftest import Rows
 
 
 class Place:
@@ -75,42 +70,3 @@ def own_database(engine: Engine) -> Iterator[Place]:
             mine.dispose()
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
             connection.execute(text(f'DROP ROLE IF EXISTS "{place.role}"'))
-
-
-def write_in_every_way(outbox: Outbox, connection: Connection) -> list[UUID]:
-    """Publish within the connection's transaction; one of the messages is taken back again."""
-    id = uuid4()
-    made = [
-        outbox.publish(connection, "order.created", {}, to="orders"),
-        outbox.publish(connection, "order.created", {}, to="orders", key="order:1"),
-        outbox.publish(connection, "order.created", {}, to="orders", key="order:1", id=id),
-        outbox.publish(connection, "order.created", {}, to="orders", delay=60),
-    ]
-    assert outbox.publish(connection, "order.created", {}, to="orders", key="order:1", id=id) == id
-    assert outbox.cancel(connection, made[-1])
-    return made[:-1]
-
-
-def through_the_pipe(settings: Settings, rows: Rows) -> None:
-    """Write, claim, begin and settle, with a dead letter; then maintain, and look at it."""
-    with rows.engine.begin() as connection:
-        ids = {str(id) for id in write_in_every_way(Outbox(settings), connection)}
-    [dead] = rows.insert()
-    store = Store.connect(settings)
-    try:
-        store.check_version()
-        dead_ones = 0
-        while (batch := take_batch(store)).messages:
-            verdicts = [
-                Verdict(message, Step.DEAD if message.id == dead else Step.SENT, 0.0, "http_400", "no")
-                for message in batch.messages
-            ]
-            dead_ones += sum(verdict.step is Step.DEAD for verdict in verdicts)
-            settled, _ = store.settle(batch.token, "orders", verdicts)
-            assert settled == {message.seq for message in batch.messages}
-        assert dead_ones == 1
-        done = maintain(store)
-        assert not done.failed, done.failed
-    finally:
-        store.close()
-    assert ids <= {str(row.id) for row in rows.archived() if row.state == "sent"}

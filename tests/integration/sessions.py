@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import isawaitable
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import django
 from django.conf import settings as django_settings
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -20,31 +21,25 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
-from sqlmodel import Session as SQLModelSession
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.database.schema import tables
-
-
-class Base(DeclarativeBase):
-    """Mapped classes of an application, one of them:"""
-
-
-class Order(Base):
-    """What an application has."""
-
-    __tablename__ = "orders"
-    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class Driver:
-    """A synchronous SQLAlchemy session or connection."""
+    """A session or connection of SQLAlchemy. `run` waits for what an asynchronous one returns."""
 
-    def __init__(self, outbox: Outbox, session: Any) -> None:
+    def __init__(self, outbox: Outbox, session: Any, run: Callable[[Any], Any] | None = None) -> None:
         self.outbox = outbox
         self.session = session
+        self._run = run
         self._savepoints: list[Any] = []
+
+    def _done(self, result: Any) -> Any:
+        async def wait() -> Any:
+            return await result
+
+        return self._run(wait()) if self._run and isawaitable(result) else result
 
     @property
     def reusable(self) -> bool:
@@ -52,86 +47,32 @@ class Driver:
         return not isinstance(self.session, Connection | AsyncConnection)
 
     def begin(self) -> None:
-        self.session.begin()
+        self._done(self.session.begin())
 
     def publish(self, *messages: Message) -> list[UUID]:
-        return self.outbox.publish_many(self.session, messages)
+        ids: list[UUID] = self._done(self.outbox.publish_many(self.session, messages))
+        return ids
 
     def cancel(self, id: UUID) -> bool:
-        return self.outbox.cancel(self.session, id)
+        return bool(self._done(self.outbox.cancel(self.session, id)))
 
     def savepoint(self) -> None:
-        self._savepoints.append(self.session.begin_nested())
+        self._savepoints.append(self._done(self.session.begin_nested()))
 
     def release(self) -> None:
-        self._savepoints.pop().commit()
+        self._done(self._savepoints.pop().commit())
 
     def undo(self) -> None:
-        self._savepoints.pop().rollback()
+        self._done(self._savepoints.pop().rollback())
 
     def commit(self) -> None:
-        self.session.commit()
+        self._done(self.session.commit())
 
     def rollback(self) -> None:
-        self.session.rollback()
+        self._done(self.session.rollback())
 
     def close(self) -> None:
-        self.session.close()
-
-
-class AsyncDriver(Driver):
-    """An `AsyncSession`: only what talks to the database is awaited."""
-
-    def __init__(self, outbox: Outbox, session: Any, run: Callable[[Any], Any]) -> None:
-        super().__init__(outbox, session)
-        self._run = run
-
-    def begin(self) -> None:
-        async def begin() -> None:
-            await self.session.begin()
-
-        self._run(begin())
-
-    def cancel(self, id: UUID) -> bool:
-        async def cancel() -> bool:
-            taken: bool = await self.outbox.cancel(self.session, id)
-            return taken
-
-        taken: bool = self._run(cancel())
-        return taken
-
-    def savepoint(self) -> None:
-        async def begin() -> Any:
-            return await self.session.begin_nested()
-
-        self._savepoints.append(self._run(begin()))
-
-    def release(self) -> None:
-        self._run(self._savepoints.pop().commit())
-
-    def undo(self) -> None:
-        self._run(self._savepoints.pop().rollback())
-
-    def commit(self) -> None:
-        self._run(self.session.commit())
-
-    def rollback(self) -> None:
-        self._run(self.session.rollback())
-
-    def close(self) -> None:
-        self._run(self.session.close())
-
-
-class AsyncConnectionDriver(AsyncDriver):
-    """An `AsyncConnection`: publishing is awaited too."""
-
-    def publish(self, *messages: Message) -> list[UUID]:
-        async def publish() -> list[UUID]:
-            made: list[UUID] = await self.outbox.publish_many(self.session, messages)
-            return made
-
-        made: list[UUID] = self._run(publish())
-        return made
+        self._done(self.session.close())
 
 
 class DjangoDriver(Driver):
@@ -177,25 +118,30 @@ def configure_django(url: str) -> None:
         django.setup()
 
 
-SYNC = ["Session", "scoped_session", "SQLModel", "two binds", "Connection"]
-ASYNC = ["AsyncSession asyncpg", "AsyncSession psycopg", "async_scoped_session asyncpg", "AsyncConnection psycopg"]
-KINDS = [*SYNC, *ASYNC, "Django"]
+SYNC: dict[str, Callable[[Engine], Any]] = {
+    "Session": Session,
+    "scoped_session": lambda engine: scoped_session(sessionmaker(engine)),
+    "Connection": Engine.connect,
+}
+ASYNC: dict[str, Callable[[Engine], Any]] = {
+    "AsyncSession": AsyncSession,
+    "async_scoped_session": lambda engine: async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1),
+    "AsyncConnection": AsyncEngine.connect,
+}
+KINDS = [
+    *SYNC, "AsyncSession asyncpg", "AsyncSession psycopg", "async_scoped_session asyncpg", "AsyncConnection psycopg",
+    "Django",
+]  # fmt: skip
 
 
 @contextmanager
 def driver(
-    kind: str,
-    outbox: Outbox,
-    engine: Engine,
-    table: Table | None = None,
-    django: Any = None,
-    asynchronous: AsyncEngine | None = None,
+    kind: str, outbox: Outbox, engine: Engine, django: Any = None, asynchronous: AsyncEngine | None = None
 ) -> Iterator[Driver]:
-    """A session of this kind, and no transaction yet. `table`: where its messages go. `django` and `asynchronous`:
-    Django's connection and an engine, of another database than the relay's."""
+    """A session of this kind, and no transaction yet. `django` and `asynchronous`: Django's connection and an engine,
+    of another database than the relay's."""
     if kind in SYNC:
-        table = tables(outbox.settings.database_schema).messages if table is None else table
-        made = Driver(outbox, _sync(kind, engine, table))
+        made = Driver(outbox, SYNC[kind](engine))
         try:
             yield made
         finally:
@@ -212,43 +158,17 @@ def driver(
             made.close()
             connection.close()
     else:
+        name, _, client = kind.rpartition(" ")
+        engine_of_kind = asynchronous or create_async_engine(engine.url.set(drivername=f"postgresql+{client}"))
         with asyncio.Runner() as runner:
-            name, _, client = kind.rpartition(" ")
-            made_now = asynchronous or create_async_engine(engine.url.set(drivername=f"postgresql+{client}"))
-            yield from _asynchronous(name, outbox, made_now, runner.run)
 
+            async def opened() -> Any:
+                session = ASYNC[name](engine_of_kind)
+                return await session if isawaitable(session) else session
 
-def _sync(kind: str, engine: Engine, table: Table) -> Any:
-    match kind:
-        case "Session":
-            return Session(engine)
-        case "scoped_session":
-            return scoped_session(sessionmaker(engine))
-        case "SQLModel":
-            return SQLModelSession(engine)
-        case "two binds":
-            other = engine.execution_options()
-            return Session(binds={Base: other, table: engine})
-        case _:
-            return engine.connect()
-
-
-def _asynchronous(name: str, outbox: Outbox, asynchronous: AsyncEngine, run: Callable[[Any], Any]) -> Iterator[Driver]:
-    made: AsyncDriver
-    match name:
-        case "AsyncSession":
-            made = AsyncDriver(outbox, AsyncSession(asynchronous), run)
-        case "async_scoped_session":
-            registry = async_scoped_session(async_sessionmaker(asynchronous), scopefunc=lambda: 1)
-            made = AsyncDriver(outbox, registry, run)
-        case _:
-            made = AsyncConnectionDriver(outbox, run(_connected(asynchronous)), run)
-    try:
-        yield made
-    finally:
-        made.close()
-        run(asynchronous.dispose())
-
-
-async def _connected(engine: Any) -> Any:
-    return await engine.connect()
+            made = Driver(outbox, runner.run(opened()), runner.run)
+            try:
+                yield made
+            finally:
+                made.close()
+                runner.run(engine_of_kind.dispose())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -158,17 +157,6 @@ class TestStoredCalls:
         assert seen == [1, 2]
         assert [json.loads(row.payload)[0] for row in rows.hot()] == [[1], [2], [4]]
 
-    def test_unchanged_code_reaches_no_broker(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
-        """Nor does a group ask the result backend."""
-        app.conf.result_backend = DEAD
-        began = time.monotonic()
-        for name, call in calls(app, NOW):
-            before = len(rows.hot())
-            with session.begin(), outbox.capture(session):
-                call(1)
-            assert len(rows.hot()) > before, name
-        assert time.monotonic() - began < 20  # a broker or a backend that is asked in vain takes longer, each time
-
     def test_the_results_of_a_group_can_be_read(
         self, outbox: Outbox, app: Celery, task: Any, session: Session, own_redis: Any
     ) -> None:
@@ -207,30 +195,6 @@ class TestStoredCalls:
         transaction.commit()
         with pytest.raises(TimeoutError):  # though the transaction is still an object
             of_connection.get(timeout=0.01)
-
-    def test_to_wait_before_the_commit_of_django_is_refused(
-        self, outbox: Outbox, task: Any, engine: Engine, rows: Rows
-    ) -> None:
-        with driver("Django", outbox, engine) as driven:
-            driven.begin()
-            result = outbox.delay(driven.session, task, 1)
-            with pytest.raises(ResultNotThereYet):
-                result.get()
-            driven.commit()
-            with pytest.raises(NotImplementedError):  # the app has no result backend
-                result.get(timeout=0.01)
-
-    def test_calls_of_every_app_are_stored(self, outbox: Outbox, session: Session, rows: Rows) -> None:
-        class Tagging(Celery):  # type: ignore[misc]
-            def send_task(self, name: str, *args: Any, **options: Any) -> Any:
-                return super().send_task(name, *args, **{**options, "headers": {"tag": "x"}})
-
-        with session.begin(), outbox.capture(session):
-            for kind in (Celery, Tagging):
-                kind("other", broker=DEAD, set_as_current=False).send_task("other.task")
-        plain, tagged = rows.hot()
-        assert (plain.event_type, envelope(plain).headers.get("tag")) == ("other.task", None)
-        assert (tagged.event_type, envelope(tagged).headers["tag"]) == ("other.task", "x")
 
     def test_outside_of_a_transaction_capture_is_refused(self, outbox: Outbox, app: Celery, session: Session) -> None:
         with pytest.raises(NotInTransaction), outbox.capture(session):
@@ -339,13 +303,6 @@ class TestTimes:
             outbox.apply_async(session, app.signature("t"), countdown=60)
         assert envelope(rows.hot()[0]).exchange == "celery"
 
-    @pytest.mark.parametrize("name", ["eta", "expires"])
-    def test_a_naive_time_is_refused(self, outbox: Outbox, task: Any, session: Session, rows: Rows, name: str) -> None:
-        naive = datetime(2100, 1, 1)  # noqa: DTZ001
-        with session.begin(), pytest.raises(InvalidMessage, match="time zone"):
-            outbox.apply_async(session, task, (1,), **{name: naive})
-        assert rows.hot() == []
-
     def test_an_expired_task_is_discarded_and_another_is_sent(
         self,
         outbox: Outbox,
@@ -387,30 +344,17 @@ class TestRefusedCalls:
                     outbox.delay(session, chorded)
         assert rows.hot() == []
 
-    def test_a_chord_with_a_backend_is_stored(
-        self, outbox: Outbox, session: Session, rows: Rows, redis_url: str
-    ) -> None:
-        app = make_app(DEAD)
-        app.conf.result_backend = redis_url
-        task = app.tasks["shapes.note"]
-        with session.begin():
-            outbox.delay(session, chord([task.s(1), task.s(2)], task.s()))
-        assert [json.loads(row.payload)[0] for row in rows.hot()] == [[1], [2]]
-
-    @pytest.mark.parametrize(
-        ("how", "error", "said"),
-        [
-            (lambda app: {"connection": app.connection()}, UncapturableTask, "connection"),
-            (lambda app: {"args": (object(),)}, EncodeError, "JSON serializable"),  # the error of a direct call
-            (lambda app: {"headers": {"a": object()}}, PayloadNotSerializable, "in a header"),
-        ],
-        ids=["its own connection", "arguments that can not be serialised", "such headers"],
-    )
-    def test_a_call_with(
-        self, outbox: Outbox, app: Celery, task: Any, session: Session, rows: Rows, how: Any, error: Any, said: str
-    ) -> None:
-        with session.begin(), pytest.raises(error, match=said):
-            outbox.apply_async(session, task, **how(app))
+    def test_what_can_not_be_stored(self, outbox: Outbox, app: Celery, task: Any, session: Session, rows: Rows) -> None:
+        refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+            ({"connection": app.connection()}, UncapturableTask, "connection"),
+            ({"args": (object(),)}, EncodeError, "JSON serializable"),  # the error of a direct call
+            ({"headers": {"a": object()}}, PayloadNotSerializable, "in a header"),
+            ({"eta": datetime(2100, 1, 1)}, InvalidMessage, "time zone"),  # noqa: DTZ001
+            ({"expires": datetime(2100, 1, 1)}, InvalidMessage, "time zone"),  # noqa: DTZ001
+        ]
+        for options, error, reason in refused:
+            with session.begin(), pytest.raises(error, match=reason):
+                outbox.apply_async(session, task, **options)
         assert rows.hot() == []
 
 
@@ -525,7 +469,7 @@ class TestTheWire:
             rows.change(locked_until=seconds_from_now(-1))
             verdicts = relayed(store)
             assert {(verdict.step, verdict.error) for verdict in verdicts} == {(Step.SENT, None)}, name
-            assert taken(client) == direct[0], name
+            assert (taken(client), direct[1]) == (direct[0], {}), name  # a captured call reaches no broker
 
 
 @contextmanager

@@ -79,15 +79,6 @@ def test_a_dependency_of_fastapi_is_async_or_rolled_back(
     assert (asyncio.run(get()), len(rows.hot())) == (status, stored)
 
 
-def test_a_copy_of_the_context_is_inside(shop: Shop, rows: Rows) -> None:
-    async def program() -> None:
-        with contextmanager(shop.plain)():
-            await asyncio.to_thread(shop.mail.delay)
-
-    asyncio.run(program())
-    assert (shop.sent, len(rows.hot())) == (0, 2)
-
-
 def test_a_block_that_ends_elsewhere_is_refused_and_holds_up_nobody(shop: Shop, rows: Rows) -> None:
     manager, lost = contextmanager(shop.plain)(), Context()
     lost.run(manager.__enter__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -27,14 +26,6 @@ def test_few_travel_singly_and_of_many_a_drain_takes_what_it_can(
     if key == "same":  # of a key only the first one
         tasks = min(tasks[0], 1), tasks[1]
     assert (len(singles), len(drains)) == tasks
-
-
-def test_while_the_publish_queue_is_full_a_drain_takes_few_too(new_store: MakeStore, rows: Rows) -> None:
-    """Else the singles of one destination would hold up the others."""
-    rows.insert(3)
-    store = new_store()
-    singles, [drain] = claimed(store, QUEUED_AT_MOST)
-    assert (singles, drain.destination) == ([], "orders")
 
 
 def test_no_more_singles_are_claimed_than_slow_workers_begin_before_the_leases_run_out(
@@ -149,17 +140,6 @@ def test_destinations_share_the_room_in_the_publish_queue(new_store: MakeStore, 
     assert len(claimed(store)[0]) == QUEUED_AT_MOST
 
 
-def test_a_claim_that_finds_nothing_is_logged_at_debug_only(
-    store: Store, rows: Rows, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG", "outbox_tasks.claim")
-    for count in range(2):
-        rows.insert(count)
-        claimed(store)
-    said = [(record.levelname, record.getMessage()[:18]) for record in caplog.records]
-    assert said == [("DEBUG", "claimed 0 singles,"), ("INFO", "claimed 1 singles,")]
-
-
 def test_what_was_taken_back_is_told_once(store: Store, rows: Rows) -> None:
     rows.insert()
     claimed(store)
@@ -185,14 +165,6 @@ def test_a_broker_that_refuses_leaves_no_lease_and_no_slot(new_store: MakeStore,
     singles, drains = claimed(store)
     assert (len(singles), len(drains)) == (3, 1)
     assert {row.last_error_code for row in rows.hot()} == {None}
-
-
-def test_a_drain_takes_no_more_than_the_rate_allows(new_store: MakeStore, rows: Rows) -> None:
-    rows.insert(100)
-    store = new_store(destinations={"orders": {"url": "redis+stream://localhost/0/x", "rate_limit": 20}})
-    began = time.monotonic()
-    taken = sum(len(take_batch(store).messages) for _ in range(5))
-    assert 20 <= taken <= 20 + 20 * (time.monotonic() - began) + 1
 
 
 def test_a_drain_puts_back_what_its_batch_did_not_need(new_store: MakeStore, rows: Rows) -> None:

@@ -9,16 +9,18 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Engine, event, text
 
 from outbox_tasks.database.engine import ANSWER_SECONDS_WITHOUT_LIMIT, NETWORK_SECONDS, PIPE
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.database.schema import qualified, quoted
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
+from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import FIRST_TIME, LAST_TIME
+from outbox_tasks.operating.days import days
 from outbox_tasks.relay.store import Store
 from tests.claims import begin, claimed, take_batch
-from tests.conftest import MakeStore, Rows
+from tests.conftest import MakeSettings, MakeStore, Rows, own_schema
 from tests.integration.pgbouncer import pooled, prepares
 
 pytestmark = pytest.mark.usefixtures("rows")
@@ -152,6 +154,18 @@ def test_names_are_in_quotes_where_they_need_them() -> None:
         '"user"', '"A"', '"a b"', '"a""b"', '"1a"', '""',
     ]  # fmt: skip
     assert (qualified("user", "t"), qualified(None, "t")) == ('"user".t', "t")
+
+
+def test_days_are_those_of_utc_in_whatever_zone_the_tables_were_made(engine: Engine, settings: MakeSettings) -> None:
+    """An application's own session may have made them."""
+    with own_schema(engine) as schema:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("SET LOCAL timezone = 'Pacific/Guam'; SET LOCAL datestyle = 'SQL, DMY'")
+            upgrade(connection, schema)
+            assert connection.scalar(text("SHOW datestyle")) == "SQL, DMY"
+        with closing(Store.connect(settings(database_schema=schema))) as store:
+            [day] = days(store)
+        assert day.date == day.began_at.astimezone(UTC).date()
 
 
 @prepares

@@ -1,82 +1,63 @@
-"""The inbox in PostgreSQL, in the transactions of every kind of session. `test_inbox_everywhere`: in each database."""
+"""The inbox in PostgreSQL: `once` with whatever begins transactions, and how marks are forgotten.
+`test_inbox_everywhere`: in each database."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import redis
 from celery import Celery
 from celery.exceptions import Retry
-from psycopg import errors as postgres
-from sqlalchemy import Engine, text
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy import Engine, Text, func, insert, literal, select, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_tasks.errors import SchemaMissing
-from tests.conftest import Rows, eventually
-from tests.integration.inboxes import Inboxes
+from outbox_tasks.celery import make_app
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.operating import retention
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import MAINTAIN_QUEUE
+from outbox_tasks.writing.inbox import Inbox
+from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.sessions import configure_django
+
+DAY = 86_400.0
+
+
+class Inboxes:
+    """The inbox of a test, in its schema."""
+
+    def __init__(self, engine: Engine, schema: str) -> None:
+        self.engine = engine
+        self.schema = schema
+        self.billing = Inbox("billing", schema=schema)
+
+    def marks(self) -> list[tuple[str, str]]:
+        """Consumer and message id of every mark."""
+        with self.engine.connect() as connection:
+            found = connection.execute(
+                text(f"SELECT consumer, message_id FROM {self.schema}.outbox_inbox ORDER BY 1, 2")
+            )
+            return [(row[0], row[1]) for row in found]
+
+    def waiting(self) -> int:
+        """How many marks wait for another transaction."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE :mark"
+        with self.engine.connect() as connection:
+            return int(connection.scalar(text(query), {"mark": f'%INTO "{self.schema}".outbox_inbox%'}) or 0)
 
 
 @pytest.fixture
 def inboxes(rows: Rows, engine: Engine, schema: str) -> Inboxes:
     return Inboxes(engine, schema)
-
-
-@pytest.fixture
-def others() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
-def test_in_stricter_isolation_postgresql_refuses_a_simultaneous_duplicate(
-    inboxes: Inboxes, others: ThreadPoolExecutor
-) -> None:
-    strict = Inboxes(inboxes.engine.execution_options(isolation_level="REPEATABLE READ"), inboxes.schema)
-    with inboxes.engine.connect() as connection:
-        connection.begin()
-        assert inboxes.billing.first(connection, "1")
-        second = others.submit(strict.take, "Session", "1")
-        eventually(inboxes.waiting)
-        connection.commit()
-        with pytest.raises(OperationalError) as caught:
-            second.result(10)
-    assert isinstance(caught.value.orig, postgres.SerializationFailure)
-    assert strict.take("Session", "1") is False
-
-
-@pytest.mark.parametrize("kind", ["Session", "Django", "AsyncConnection asyncpg"])
-def test_without_the_table_schema_missing_is_raised(engine: Engine, kind: str) -> None:
-    with pytest.raises(SchemaMissing, match=r"not in schema 'outbox_nowhere'.*outbox-tasks init"):
-        Inboxes(engine, "outbox_nowhere").take(kind, "1")
-
-
-class Effects:
-    """A table of effects, one row for each time that one was made."""
-
-    def __init__(self, inboxes: Inboxes) -> None:
-        self.engine = inboxes.engine
-        self.table = f"{inboxes.schema}.effects"
-        self.insert = text(f"INSERT INTO {self.table} VALUES (:n)")
-        with self.engine.begin() as connection:
-            connection.execute(text(f"CREATE TABLE {self.table} (n integer)"))
-
-    def made(self) -> list[int]:
-        with self.engine.connect() as connection:
-            return list(connection.scalars(text(f"SELECT n FROM {self.table} ORDER BY n")))
-
-
-@pytest.fixture
-def effects(inboxes: Inboxes) -> Effects:
-    return Effects(inboxes)
 
 
 @contextmanager
@@ -100,11 +81,6 @@ BEGINS: dict[str, Callable[[Engine], Any]] = {
     "a function": lambda engine: lambda: by_hand(engine),
     "Django": django_connection,
 }
-ASYNC_BEGINS: dict[str, Callable[[AsyncEngine], Any]] = {
-    "async_sessionmaker": async_sessionmaker,
-    "AsyncEngine": lambda engine: engine,
-    "a method": lambda engine: engine.begin,
-}
 
 
 def by_order(order: int, **_: Any) -> str:
@@ -114,52 +90,29 @@ def by_order(order: int, **_: Any) -> str:
 class TestOnce:
     @pytest.mark.parametrize("begin", BEGINS)
     def test_the_effect_and_the_mark_are_committed_together(
-        self, inboxes: Inboxes, effects: Effects, begin: str, caplog: pytest.LogCaptureFixture
+        self, inboxes: Inboxes, begin: str, caplog: pytest.LogCaptureFixture
     ) -> None:
+        effects = Inbox("effect", schema=inboxes.schema)
+
         @inboxes.billing.once(BEGINS[begin](inboxes.engine), message_id=by_order)
         def charge(session: Any, order: int, *, fail: bool = False) -> str:
-            if begin == "Django":
-                with session.cursor() as cursor:
-                    cursor.execute(f"INSERT INTO {effects.table} VALUES (%s)", [order])
-            else:
-                session.execute(effects.insert, {"n": order})
+            assert effects.first(session, str(order))
             if fail:
                 raise Retry("an exception of Celery's rolls back, too")
             return "charged"
 
         with pytest.raises(Retry):
             charge(7, fail=True)
-        assert (effects.made(), inboxes.marks()) == ([], [])
+        assert inboxes.marks() == []
         with caplog.at_level(logging.INFO, "outbox_tasks.writing.inbox"):
             assert [charge(7), charge(7), charge(order=8)] == ["charged", None, "charged"]
-        assert (effects.made(), inboxes.marks()) == ([7, 8], [("billing", "order:7"), ("billing", "order:8")])
+        marks = [("billing", "order:7"), ("billing", "order:8"), ("effect", "7"), ("effect", "8")]
+        assert inboxes.marks() == marks
         assert caplog.messages == ["billing has taken message order:7 before; it is a duplicate and was skipped"]
         if begin == "Django":
             django_connection(inboxes.engine).close()
 
-    @pytest.mark.parametrize("begin", ASYNC_BEGINS)
-    def test_an_async_effect_and_the_mark_are_committed_together(
-        self, inboxes: Inboxes, effects: Effects, begin: str
-    ) -> None:
-        async def work() -> list[str | None]:
-            async with inboxes.asynchronous("asyncpg") as engine:
-
-                @inboxes.billing.once(ASYNC_BEGINS[begin](engine), message_id=by_order)
-                async def charge(session: AsyncSession, order: int, *, fail: bool = False) -> str:
-                    await session.execute(effects.insert, {"n": order})
-                    if fail:
-                        raise LookupError
-                    return "charged"
-
-                with pytest.raises(LookupError):
-                    await charge(7, fail=True)
-                assert (effects.made(), inboxes.marks()) == ([], [])
-                return [await charge(7), await charge(7)]
-
-        assert asyncio.run(work()) == ["charged", None]
-        assert (effects.made(), inboxes.marks()) == ([7], [("billing", "order:7")])
-
-    def test_the_mark_is_made_before_the_effect(self, inboxes: Inboxes, others: ThreadPoolExecutor) -> None:
+    def test_the_mark_is_made_before_the_effect(self, inboxes: Inboxes) -> None:
         """So that the second of two waits before it has done anything."""
         inside, leave = threading.Semaphore(0), threading.Event()
 
@@ -169,14 +122,15 @@ class TestOnce:
             assert leave.wait(10)
             return "charged"
 
-        both: list[Future[str | None]] = [others.submit(charge, 7) for _ in range(2)]
-        try:
-            eventually(inboxes.waiting)
-            assert inside.acquire(timeout=10)
-            assert not inside.acquire(blocking=False)
-        finally:
-            leave.set()
-        assert {each.result(10) for each in both} == {"charged", None}
+        with ThreadPoolExecutor(2) as others:
+            both: list[Future[str | None]] = [others.submit(charge, 7) for _ in range(2)]
+            try:
+                eventually(inboxes.waiting)
+                assert inside.acquire(timeout=10)
+                assert not inside.acquire(blocking=False)
+            finally:
+                leave.set()
+            assert {each.result(10) for each in both} == {"charged", None}
 
     @pytest.mark.parametrize("where", ["first", "second", "last", "by name", "absent"])
     def test_the_session_goes_to_its_place(self, inboxes: Inboxes, where: str) -> None:
@@ -208,16 +162,68 @@ class TestOnce:
             _, *expected = absent(*args, **named)
             assert got == expected
 
-    def test_a_task_is_marked_by_its_own_id(self, inboxes: Inboxes, effects: Effects) -> None:
+    def test_a_task_is_marked_by_its_own_id(self, inboxes: Inboxes) -> None:
         app = Celery(set_as_current=False)
 
         @app.task(bind=True, shared=False)
         @inboxes.billing.once(sessionmaker(inboxes.engine))
         def charge(self: Any, session: Session, order: int) -> str:
-            session.execute(effects.insert, {"n": order})
             return str(self.request.id)
 
         id = str(uuid4())
         assert [charge.apply((7,), task_id=id).get() for _ in range(2)] == [id, None]
         assert charge.apply(kwargs={"order": 8}, task_id="another").get() == "another"
-        assert (effects.made(), set(inboxes.marks())) == ([7, 8], {("billing", id), ("billing", "another")})
+        assert set(inboxes.marks()) == {("billing", id), ("billing", "another")}
+
+
+class TestRetention:
+    def test_only_old_marks_are_deleted(self, inboxes: Inboxes, new_store: MakeStore) -> None:
+        store = new_store(inbox_retention=2 * DAY)
+        fill(store, 5, age=2 * DAY + 60)
+        fill(store, 4, age=2 * DAY - 60)
+        assert retention.forget(store, 100) == 5
+        assert len(inboxes.marks()) == 4
+
+    def test_it_skips_locked_marks(self, inboxes: Inboxes, store: Store) -> None:
+        fill(store, 10, age=8 * DAY)
+        i = store.tables.inbox
+        with inboxes.engine.connect() as connection:
+            held = connection.scalars(select(i.c.message_id).limit(3).with_for_update()).all()
+            assert retention.forget(store, 100) == 7
+            assert {id for _, id in inboxes.marks()} == set(held)
+        assert retention.forget(store, 100) == 3
+
+    def test_maintenance_deletes_marks_and_queues_itself_for_the_rest(
+        self, store: Store, settings: MakeSettings, own_redis: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        retention.maintain(store)
+        monkeypatch.setattr(retention, "ROWS_A_BATCH", 10)
+        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
+        fill(store, 15, age=8 * DAY)
+        app = make_app(settings(broker_url=own_redis.url))
+        app.finalize()
+        maintain = app.tasks["outbox_tasks.maintain"]
+        try:
+            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks, dropped 0 days"
+            with redis.Redis.from_url(own_redis.url) as client:
+                sent: bytes = client.lpop(MAINTAIN_QUEUE)
+                assert json.loads(sent)["headers"]["task"] == maintain.name
+                assert maintain.apply().get() == "made 0 partitions, forgot 5 marks, dropped 0 days"
+                assert not client.exists(MAINTAIN_QUEUE)
+            fill(store, 15, age=8 * DAY)
+            own_redis.kill()
+            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks, dropped 0 days"
+        finally:
+            app.outbox_relay.close()
+            app.close()
+
+
+def fill(store: Store, count: int, *, age: float) -> None:
+    """Commit marks of this age."""
+    made = select(
+        literal("billing"),
+        func.gen_random_uuid().cast(Text),
+        func.clock_timestamp() - literal(timedelta(seconds=age)),
+    ).select_from(func.generate_series(1, count))
+    with store.engine.begin() as connection:
+        connection.execute(insert(store.tables.inbox).from_select(["consumer", "message_id", "received_at"], made))

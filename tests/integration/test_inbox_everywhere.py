@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Session
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from outbox_tasks.migrations import upgrade_feed
 from outbox_tasks.writing.inbox import Inbox
 from tests.conftest import eventually
 from tests.feeds.places import DIALECTS, Place, own_place
-from tests.integration import inboxes
 
-KINDS = ["Session", "Connection", "Django", "AsyncSession", "AsyncConnection"]
+SYNC: dict[str, Callable[[Place], AbstractContextManager[Any]]] = {
+    "Session": lambda place: sessionmaker(place.engine).begin(),
+    "Connection": lambda place: place.engine.begin(),
+    "Django": lambda place: in_django(place),
+}
+ASYNC: dict[str, Callable[[AsyncEngine], AbstractAsyncContextManager[Any]]] = {
+    "AsyncSession": lambda engine: async_sessionmaker(engine).begin(),
+    "AsyncConnection": AsyncEngine.begin,
+}
 
 BILLING = Inbox("billing")
 
@@ -60,9 +66,9 @@ def in_django(place: Place) -> Iterator[Any]:
 
 def take(place: Place, kind: str, message_id: Any, *, fail: bool = False) -> bool:
     """Take a message in a transaction of this kind, in any thread; or roll it back by an error."""
-    if kind in inboxes.ASYNC:
+    if kind in ASYNC:
         return asyncio.run(take_async(place, kind, message_id, fail))
-    with in_django(place) if kind == "Django" else inboxes.SYNC[kind](place.engine) as session:
+    with SYNC[kind](place) as session:
         first = BILLING.first(session, message_id)
         if fail:
             raise LookupError
@@ -72,7 +78,7 @@ def take(place: Place, kind: str, message_id: Any, *, fail: bool = False) -> boo
 async def take_async(place: Place, kind: str, message_id: Any, fail: bool) -> bool:
     engine = place.asynchronous()
     try:
-        async with inboxes.ASYNC[kind](engine) as session:
+        async with ASYNC[kind](engine) as session:
             first = await BILLING.first(session, message_id)
             if fail:
                 raise LookupError
@@ -103,7 +109,7 @@ def is_waiting(place: Place, second: Future[bool]) -> bool:
 
 
 class TestFirst:
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", [*SYNC, *ASYNC])
     def test_the_first_mark_is_true_and_a_duplicate_is_false(self, place: Place, kind: str) -> None:
         id = uuid4()
         with pytest.raises(LookupError):
@@ -212,34 +218,20 @@ def test_it_can_be_in_a_schema_of_its_own(place: Place) -> None:
 
 
 @pytest.mark.parametrize("made", ["sqlite"], indirect=True)
-class TestSQLiteAsPythonBeginsItsTransactions:
+def test_in_sqlite_as_python_begins_its_transactions_one_of_many_at_the_same_time_is_the_first(
+    place: Place, others: ThreadPoolExecutor
+) -> None:
     """Without the events that docs/feeds.md advises."""
+    engine, start = create_engine(place.engine.url, connect_args={"timeout": 20}), threading.Barrier(8)
 
-    @pytest.fixture
-    def engine(self, place: Place) -> Iterator[Engine]:
-        made = create_engine(place.engine.url, connect_args={"timeout": 20})
-        yield made
-        made.dispose()
+    def race(_: int) -> list[bool]:
+        start.wait(10)
+        answers = []
+        for n in range(30):
+            with Session(engine) as session, session.begin():
+                answers.append(BILLING.first(session, str(n)))
+        return answers
 
-    def test_one_of_many_at_the_same_time_is_the_first(self, engine: Engine, others: ThreadPoolExecutor) -> None:
-        start = threading.Barrier(8)
-
-        def race(_: int) -> list[bool]:
-            start.wait(10)
-            answers = []
-            for n in range(30):
-                with Session(engine) as session, session.begin():
-                    answers.append(BILLING.first(session, str(n)))
-            return answers
-
-        answers = list(others.map(race, range(8)))
-        assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 30
-
-    def test_a_transaction_that_has_begun_to_read_before_somebody_else_wrote_is_refused(self, engine: Engine) -> None:
-        with engine.connect() as connection, connection.begin():
-            connection.exec_driver_sql("BEGIN")
-            assert connection.scalar(text("SELECT count(*) FROM outbox_inbox")) == 0
-            with engine.begin() as other:
-                assert BILLING.first(other, "1")
-            with pytest.raises(OperationalError, match="database is locked"):
-                BILLING.first(connection, "2")
+    answers = list(others.map(race, range(8)))
+    assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 30
+    engine.dispose()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 from uuid import UUID, uuid4
@@ -101,15 +100,6 @@ class TestTakeSingly:
             assert due_in(rows, single.id) == pytest.approx(2.25 * WEEK_SECONDS, abs=60)
         assert retention.forget(store, 10) == 0
 
-    def test_leaves_messages_that_are_not_due(self, store: Store, rows: Rows) -> None:
-        rows.insert(locked_until=seconds_from_now(5))
-        rows.insert(locked_until=seconds_from_now(5), lease=OTHER)
-        rows.insert(status="dead")
-        before = rows.hot()
-        assert take(store, {"orders": 10}) == []
-        assert not take_batch(store)
-        assert rows.hot() == before
-
     def test_skips_rows_that_another_transaction_has_locked(
         self, store: Store, new_store: MakeStore, rows: Rows, engine: Engine
     ) -> None:
@@ -185,20 +175,6 @@ class TestALeaseThatRanOut:
 
 
 class TestBegin:
-    def test_counts_the_attempt_and_returns_the_message(self, store: Store, rows: Rows, single: MakeSingle) -> None:
-        fields = {
-            "event_type": "order.paid", "key": "order:42", "payload": b"\x00\xff", "content_type": "text/plain",
-            "headers": {"tenant": "t1"}, "aggregate_type": "order", "aggregate_id": "42",
-        }  # fmt: skip
-        taken = single(**fields)
-        message = begun(store, taken)
-        row = rows.one(taken.id)
-        assert {name: getattr(message, name) for name in fields} == fields
-        assert (message.id, message.destination, message.attempts) == (taken.id, "orders", 1)
-        assert (message.created_at, message.seq) == (row.created_at, row.seq)
-        assert isinstance(message.payload, bytes)
-        assert (row.attempts, row.begun, str(row.lease), row.locked_by) == (1, True, taken.token, holder())
-
     def test_a_time_that_python_cannot_represent_stops_no_begin(self, store: Store, rows: Rows) -> None:
         """Also on PostgreSQL before 17, which has no difference of infinite times."""
         ids = rows.insert(2 * len(TIMES))
@@ -240,23 +216,6 @@ class TestBegin:
 
 
 class TestSettle:
-    def test_a_sent_message_moves_to_the_archive_with_all_columns(
-        self, store: Store, rows: Rows, single: MakeSingle
-    ) -> None:
-        taken = single(
-            key="order:42", payload=b"\x00\xff", content_type="text/plain", headers={"a": "b"}, attempts=1,
-            aggregate_type="order", aggregate_id="42", last_error_code="busy", last_error="later",
-        )  # fmt: skip
-        message = begun(store, taken)
-        before = rows.one(taken.id)
-        assert settle(store, taken.token, Verdict(message, Step.SENT)) == {message.seq}
-        assert rows.hot() == []
-        [kept] = rows.archived()
-        names = [c.name for c in rows.tables.archive.c if c.name not in ("state", "finished_at")]
-        assert {n: getattr(kept, n) for n in names} == {n: getattr(before, n) for n in names}
-        assert kept.state == "sent"
-        assert before.created_at < kept.finished_at <= datetime.now(UTC)
-
     def test_a_retry_has_a_lease_of_its_own_for_its_wait_and_for_the_queue(
         self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:

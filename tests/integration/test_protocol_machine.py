@@ -3,62 +3,452 @@ nothing is stuck, a repetition has its cause on the row, and each row only makes
 
 Hypothesis makes up histories against a real PostgreSQL: overlapping transactions, claims, workers that stand still or
 die between begin, send and settle, a broker that refuses, loses, repeats and reorders tasks, sends that fail or whose
-answer is lost, leases that expire, all or some of them, statements that a crash of the server undoes, supervised
-tasks and their runs, dead letters, redrives and discards.
+answer is lost, leases that expire, all or some of them, supervised tasks and their runs, dead letters, redrives and
+discards.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import closing
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
+from greenlet import getcurrent, greenlet
+from hypothesis import HealthCheck
+from hypothesis import settings as search
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from sqlalchemy import Connection, delete, text
 
 from lab.trace import Trace
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.model import DrainAsked, LeasedMessage, Outcome, Single, Step, content
+from outbox_tasks.relay.claim import Pace, claim
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publish import publish
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.conftest import MakeStore, Rows
-from tests.integration.histories import Relay
-from tests.integration.machine import LONG, Forgetful, Worker
+from outbox_tasks.settings import Settings
+from outbox_tasks.supervised.store import Run, Runs
+from tests.conftest import MakeSettings, Rows
+from tests.integration.acting import acted
 from tests.supervised.tasks import supervised
 
-STEPS = 80
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "20"))
 """Always the same histories, if nobody says how many."""
 
-NO_MARGIN: dict[str, Any] = {
-    "claims.HOUSEKEEPING_SECONDS": 0.0, "claims.FREED_LATELY": timedelta(0), "takes.FREED_LATELY": timedelta(0),
+KEYS = ("a", "a", "b", None)
+LONG = 1000.0
+"""Seconds: no lease and no wait ends by itself."""
+ACTIONS = [
+    *["write"] * 5, *["commit"] * 4, "roll_back", *["claim"] * 6, *["start"] * 4, *["go_on"] * 8, *["deliver"] * 6,
+    *["die"] * 4, "lose_a_task", "time_passes", "some_leases_expire", "broker_is_flushed", "recall", "redrive",
+    "discard", "try_now", *["cancel"] * 2, *["begin_a_run"] * 5, *["end_a_run"] * 4, "renew",
+]  # fmt: skip
+OUTCOMES = {
+    "sent": Outcome.sent(),
+    "retry": Outcome.retry("busy", "later"),
+    "outage": Outcome.outage("away", "gone"),
+    "dead": Outcome.dead("no", "no"),
+    "unheard": Outcome.retry("timeout", "it arrived, and its answer did not"),
+    "discarded": Outcome.discarded("ignored", "nobody wants it"),
+}
+ANSWERS = [*["sent"] * 5, "retry", "unheard", "outage", "dead", "discarded"]
+ENDS = [*["done"] * 4, "dead", "discarded", "lost", "retry", "put back", "silent"]
+
+NOT_SENT = {"lease_expired", "not_started"}
+"""Errors of messages that were not sent."""
+
+ENDS_OF_TIMES = {
+    "leases": "locked_until", "runs": "locked_until", "drains": "until", "waiting": "due", "ready": "since",
+    "held": "since", "keys": "due",
 }  # fmt: skip
-"""Each statement is committed at once, but what an application does; and a claim does all that it may do."""
+"""Where the storage says when time is over."""
+
+ASTRAY = """
+SELECT 'held, and its key has no row', h.seq FROM {s}.outbox_held h WHERE NOT EXISTS (
+  SELECT FROM {s}.outbox_keys k WHERE k.destination = h.destination AND k.key = h.key AND k.more AND k.first <= h.seq)
+UNION ALL
+SELECT 'a key that nobody has', min(m.seq) FROM {s}.outbox_keys k JOIN {s}.outbox_messages m USING (destination, key)
+WHERE k.token IS NOT NULL
+  AND NOT EXISTS (SELECT FROM {s}.outbox_leases l WHERE l.token = k.token AND l.seqs && ARRAY(
+    SELECT m.seq FROM {s}.outbox_messages m WHERE m.destination = k.destination AND m.key = k.key))
+  AND NOT EXISTS (SELECT FROM {s}.outbox_runs r WHERE r.destination = k.destination AND r.key = k.key)
+GROUP BY k.destination, k.key
+UNION ALL
+SELECT 'at work, and its key has no row', w.seq FROM {s}.outbox_at_work w
+WHERE w.key IS NOT NULL AND w.place IN ('leased', 'running', 'handed over') AND NOT EXISTS (
+  SELECT FROM {s}.outbox_keys k WHERE k.destination = w.destination AND k.key = w.key AND k.token IS NOT NULL)
+UNION ALL
+SELECT 'taken from behind a dead letter', min(h.seq) FROM {s}.outbox_held h
+JOIN {s}.outbox_keys k ON k.destination = h.destination AND k.key = h.key AND k.token IS NOT NULL
+JOIN {s}.outbox_dead d ON d.destination = h.destination AND d.key = h.key
+JOIN {s}.outbox_leases l ON l.token = k.token
+GROUP BY h.destination, h.key, l.seqs HAVING min(d.seq) < l.seqs[1]
+"""
+"""Whatever happens, there is nothing of this."""
+
+
+class Copy(NamedTuple):
+    """A task in the application's queue."""
+
+    id: str
+    content: str
+
+
+class Destination:
+    """Answers as it was told, and keeps the order of what arrived. The worker stands still before and after."""
+
+    def __init__(self, hands_over: bool = False) -> None:
+        self.hands_over = hands_over
+        self.arrived: list[Copy] = []
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        answers: list[str] = getcurrent().parent.switch()
+        answers += ["sent"] * len(messages)
+        for message, answer in zip(messages, answers, strict=False):
+            if answer in ("sent", "unheard"):
+                self.arrived.append(Copy(message.id, content(message.payload, message.headers)))
+        getcurrent().parent.switch()
+        outcomes = OUTCOMES | ({"sent": Outcome.handed(LONG)} if self.hands_over else {})
+        return [outcomes[answer] for answer in answers[: len(messages)]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Killed(BaseException):
+    """The process of a worker ended, wherever it was."""
+
+
+class Watched(Store):
+    """No two begin under one lease."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.begun: set[str] = set()
+
+    def begin(self, token: str, destination: str) -> LeasedMessage | None:
+        if message := super().begin(token, destination):
+            assert token not in self.begun, "two send a message"
+            self.begun.add(token)
+        return message
+
+
+class Relay(RuleBasedStateMachine):
+    """One outbox, transactions of the application, two claimers, workers, and the application's own workers."""
+
+    configured: Settings
+    rows: Rows
+    trace: Trace
+
+    @initialize()
+    def start_anew(self) -> None:
+        self.schema = self.rows.tables.messages.schema
+        self.rows.clear()
+        with self.rows.engine.begin() as connection:
+            connection.execute(delete(self.rows.tables.destinations))
+            connection.execute(text(f"TRUNCATE {self.schema}.outbox_transitions"))
+        self.stores = [Watched.connect(self.configured) for _ in range(2)]
+        for store in self.stores:
+            store.takes._sizes = {"orders": (4, 2), "tasks": (4, 1)}
+        self.runs = Runs(self.stores[0].engine, self.configured)
+        self.pace = Pace(self.configured.destinations)
+        self.orders, self.tasks = Destination(), Destination(hands_over=True)
+        self.transactions: list[Connection] = [self.rows.engine.connect() for _ in range(2)]
+        self.written: dict[Connection, list[tuple[int, str, str | None]]] = defaultdict(list)
+        self.committed: list[tuple[int, str, str | None]] = []
+        self.discarded: set[str] = set()
+        self.queue: list[Single | DrainAsked] = []
+        self.workers: list[greenlet] = []
+        self.mood = "takes"
+        self.running: list[tuple[Run, Copy]] = []
+        self.began: list[str] = []
+
+    # One rule, whose actions are weighted: with a rule for each, hypothesis seldom brings together what takes them all.
+    @rule(data=st.data(), action=st.sampled_from(ACTIONS))
+    def act(self, data: st.DataObject, action: str) -> None:
+        self.data = data
+        getattr(self, action)()
+        with self.rows.engine.connect() as connection:
+            astray = connection.execute(text(ASTRAY.format(s=self.schema))).all()
+        assert not astray, f"after {action}: {astray}"
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        """By its place: ids and other chance must not decide, so that a history can be repeated."""
+        return choices[self.data.draw(st.integers(0, len(choices) - 1))]
+
+    # --- the application ---
+
+    def write(self) -> None:
+        for _ in range(self.one_of((1, 2, 3))):
+            transaction, key, to = self.one_of(self.transactions), self.one_of(KEYS), self.one_of(("orders", "tasks"))
+            row: dict[str, Any] = {"id": str(uuid4()), "event_type": "e", "destination": to, "text": "{}"}
+            row |= {"content_type": "application/json", "key": f"{to} {key}" if key else None}
+            row |= {"priority": self.one_of(("normal", "normal", "high", "low"))}
+            row |= self.one_of([{}] * 7 + [{"delay": LONG}])
+            row["latest"] = key is not None and self.one_of([False] * 7 + [True])
+            transaction.execute(text(f"SELECT {self.schema}.outbox_write(:rows)"), {"rows": json.dumps([row])})
+            numbered = text(f"SELECT seq FROM {self.schema}.outbox_messages WHERE id = :id")
+            seq = transaction.execute(numbered, {"id": row["id"]}).scalar_one()
+            self.written[transaction].append((seq, row["id"], row["key"]))
+
+    def commit(self) -> None:
+        transaction = self.one_of(self.transactions)
+        transaction.commit()
+        self.committed += self.written.pop(transaction, [])
+
+    def roll_back(self) -> None:
+        transaction = self.one_of(self.transactions)
+        transaction.rollback()
+        self.written.pop(transaction, None)
+
+    def cancel(self) -> None:
+        if self.committed:
+            _, id, _ = self.one_of(self.committed[-6:])
+            cancel = text(f"SELECT * FROM {self.schema}.outbox_cancel(ARRAY[CAST(:id AS uuid)])")
+            with self.rows.engine.begin() as connection:
+                self.discarded |= {str(gone) for gone in connection.scalars(cancel, {"id": id})}
+
+    # --- the relay ---
+
+    def claim(self) -> None:
+        self.mood = self.one_of([*["takes"] * 8, "refuses", "takes it, and does not say so"])
+        with suppress(BrokerUnreachable):
+            claim(self.one_of(self.stores), self._send_tasks, lambda: 0, self.pace)
+
+    def _send_tasks(self, singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+        mood, self.mood = self.mood, "takes"
+        self.queue += [] if mood == "refuses" else [*singles, *drains]
+        if mood != "takes":
+            raise BrokerUnreachable(url="test", reason=mood)
+
+    def start(self) -> greenlet | None:
+        """A worker takes a task, which may come once more, and begins it."""
+        if not self.queue:
+            return None
+        task = self.one_of(self.queue)
+        if self.one_of([True] * 4 + [False]):
+            self.queue.remove(task)
+        worker, by_celery = greenlet(self._send), self.one_of((False, True))
+        self._resume(worker, task, by_celery)
+        return worker
+
+    def _send(self, task: Single | DrainAsked, by_celery: bool) -> None:
+        """The life of a worker. One that is killed does not give the slot of its drain back."""
+        store, publishers = self.stores[0], {"orders": self.orders, "tasks": self.tasks}
+        if isinstance(task, DrainAsked):
+            if store.begin_drain(task):
+                drain(store, publishers, task.destination, Listener())
+                store.end_drain(task)
+            return
+        ended = publish(store, publishers, task.destination, task.token, Listener(), by_celery=by_celery)
+        if ended is not None and ended.verdict.step is Step.RETRY:
+            assert ended.verdict.token
+            self.queue.append(task._replace(token=ended.verdict.token))
+
+    def _resume(self, worker: greenlet, *arguments: Any) -> None:
+        worker.switch(*arguments)
+        if not worker.dead:
+            self.workers.append(worker)
+
+    def go_on(self, worker: greenlet | None = None) -> None:
+        if self.workers:
+            worker = worker or self.one_of(self.workers)
+            self.workers.remove(worker)
+            self._resume(worker, [self.one_of(ANSWERS) for _ in range(self.one_of(range(7)))])
+
+    def deliver(self) -> None:
+        """A worker takes a task, and nothing happens until it has ended it."""
+        worker = self.start()
+        while worker in self.workers:
+            self.go_on(worker)
+
+    def die(self) -> None:
+        if self.workers:
+            worker = self.one_of(self.workers)
+            self.workers.remove(worker)
+            with suppress(Killed):
+                worker.throw(Killed())
+
+    def lose_a_task(self) -> None:
+        if lossy := self.one_of((self.queue, self.tasks.arrived)):
+            lossy.remove(self.one_of(lossy))
+
+    def broker_is_flushed(self) -> None:
+        self.one_of((self.queue, self.tasks.arrived)).clear()
+
+    def recall(self) -> None:
+        """The broker was emptied, and the relay has noticed that."""
+        self.stores[0].recall()
+
+    def time_passes(self) -> None:
+        """Leases expire, and waits are over."""
+        with self.rows.engine.begin() as connection:
+            for table, column in ENDS_OF_TIMES.items():
+                later = f"{column} > clock_timestamp() AND {column} < 'infinity'"
+                free = f"SELECT ctid FROM {self.schema}.outbox_{table} WHERE {later} FOR UPDATE SKIP LOCKED"
+                passed = f"UPDATE {self.schema}.outbox_{table} SET {column} = clock_timestamp()"
+                connection.execute(text(f"{passed} WHERE ctid = ANY (ARRAY({free}))"))
+            connection.execute(text(f"UPDATE {self.schema}.outbox_destinations SET pause_until = clock_timestamp()"))
+
+    def some_leases_expire(self) -> None:
+        """A server stood still while it granted them, or the clock struck between them."""
+        table, number = self.one_of((("leases", "seqs[1]"), ("runs", "seq")))
+        over = f"UPDATE {self.schema}.outbox_{table} SET locked_until = clock_timestamp() WHERE {number} % 2 = :half"
+        with self.rows.engine.begin() as connection:
+            connection.execute(text(over), {"half": self.one_of((0, 1))})
+
+    # --- the application's workers ---
+
+    def begin_a_run(self) -> None:
+        if self.tasks.arrived:
+            copy = self.one_of(self.tasks.arrived)
+            if self.one_of([True] * 3 + [False]):
+                self.tasks.arrived.remove(copy)
+            self._begin(copy)
+
+    def _begin(self, copy: Copy) -> None:
+        run = Run(copy.id, str(uuid4()))
+        if self.runs.begin(run, copy.content, LONG, "worker") is not None:
+            self.running.append((run, copy))
+            self.began.append(copy.id)
+
+    def end_a_run(self) -> None:
+        if not self.running:
+            return
+        run, copy = self.one_of(self.running)
+        self.running.remove((run, copy))
+        match self.one_of(ENDS):
+            case "done":
+                self.runs.done(run)
+            case "dead":
+                self.runs.dead(run, "ValueError", "no", None)
+            case "discarded":
+                self.runs.discard(run, "ignored", "no")
+            case "lost":
+                self.runs.lose([run])
+            case "retry":
+                again = {"text": f'{{"again": {len(self.began)}}}', "headers": {}, "content_type": "application/json"}
+                self.runs.retry(run, again, 0.0, "Retry", "once more")
+            case "put back" if self.runs.requeue(run, LONG):
+                self.tasks.arrived.append(copy)
+
+    def renew(self) -> None:
+        """Some runs still run."""
+        self.runs.renew({run: LONG for run, _ in self.running})
+
+    # --- people ---
+
+    def redrive(self) -> None:
+        if dead := [row.id for row in self.rows.hot() if row.status == "dead"]:
+            acted(self.stores[0], "redrive", dead)
+
+    def try_now(self) -> None:
+        """All that wait for another attempt."""
+        if rows := self.rows.hot():
+            acted(self.stores[0], "try", [row.id for row in rows], states=["retrying"])
+
+    def discard(self) -> None:
+        """A dead letter, or a message that waits."""
+        if rows := self.rows.hot():
+            id = self.one_of(rows).id
+            if acted(self.stores[0], "discard", [id], states=["dead", "pending"]).count:
+                self.discarded.add(str(id))
+
+    # --- the end ---
+
+    def teardown(self) -> None:
+        try:
+            self._go_on_to_the_end()
+            self._check()
+        finally:
+            for each in (*self.transactions, *self.stores):
+                each.close()
+
+    def _go_on_to_the_end(self) -> None:
+        for transaction in self.transactions:
+            transaction.commit()
+            self.committed += self.written.pop(transaction, [])
+        self.mood = "takes"
+        self._finish()
+        for n in range(len(self.committed) + 6):
+            if not self.rows.hot() and not self._keys():
+                break
+            self.redrive()
+            self.time_passes()
+            self.queue.clear()
+            claim(self.stores[n % 2], self._send_tasks, lambda: 0, self.pace)
+            for task in self.queue:
+                self._resume(greenlet(self._send), task, False)
+                self._finish()
+            for copy in self.tasks.arrived:
+                self._begin(copy)
+                while self.running:
+                    self.runs.done(self.running.pop()[0])
+
+    def _finish(self) -> None:
+        """All workers go on to their end, and all that they send arrives."""
+        while self.workers:
+            self._resume(self.workers.pop(), [])
+
+    def _keys(self) -> list[Any]:
+        with self.rows.engine.connect() as connection:
+            return list(connection.execute(text(f"SELECT k::text FROM {self.schema}.outbox_keys k")).all())
+
+    def _check(self) -> None:
+        traced = self.trace.check()
+        assert not traced.wrong, str(traced)
+        delivered = [*(copy.id for copy in self.orders.arrived), *self.began]
+        first = {id: n for n, id in enumerate(dict.fromkeys(delivered))}
+        wanted = {id for _, id, _ in self.committed}
+        archived = {str(row.id): row for row in self.rows.archived()}
+        gone = self.discarded | {id for id, row in archived.items() if row.state == "discarded"}
+        assert set(first) <= wanted, "sent what was never committed"
+        assert not [day for day in self.stores[0].ask("look/books.sql") if day.missing], "the books do not balance"
+        stuck = [self.trace.life(row.id) for row in self.rows.hot()]
+        assert not stuck, "stuck:\n" + "\n\n".join("\n".join(life) for life in stuck)
+        assert not (keys := self._keys()), f"busy, and nothing of them is left: {keys}"
+        assert wanted - gone <= set(first), "lost"
+        assert wanted == set(archived), "lost"
+        for key in {key for *_, key in self.committed if key}:
+            in_order = sorted((seq, id) for seq, id, own in self.committed if own == key and id in first)
+            assert [id for _, id in in_order] == sorted((id for _, id in in_order), key=first.__getitem__), "overtaken"
+        repeated = [id for id, count in Counter(delivered).items() if count > 1]
+        codes = {id: {entry.get("code") for entry in archived[id].history or ()} - NOT_SENT for id in repeated}
+        assert all(archived[id].last_error_code and codes[id] for id in repeated), "repeated without a cause"
 
 
 @pytest.mark.timeout(900 + 5 * EXAMPLES)  # each of up to 80 steps, which are several transactions
 def test_the_promises_hold_whatever_happens(
-    new_store: MakeStore, rows: Rows, redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: MakeSettings,
+    rows: Rows,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("CRITICAL")
     urls = {"orders": {"url": "redis+stream://localhost/0/x"}, "tasks": supervised(redis_url)["orders"]}
     destinations = {name: {**values, "max_attempts": 4} for name, values in urls.items()}
     # No time passes by itself: each wait and each lease is longer than the test.
-    long = {"queue_lease": LONG, "backoff_base": 50}
-    made = new_store(singles=3, breaker_failures=20, destinations=destinations, **long)
-    for name, value in NO_MARGIN.items():
-        monkeypatch.setattr(f"outbox_tasks.relay.store.{name}", value)
-    with closing(Forgetful.connect(made.settings)) as store, closing(Store.connect(made.settings)) as other:
-        store.takes._sizes = {"orders": (4, 2), "tasks": (4, 1)}
-        monkeypatch.setattr("outbox_tasks.relay.store.processes.holder", lambda: f"here:{store.worker.number}")
-        store.worker = Worker(0, store, {})
-        trace = Trace(rows.engine, str(rows.tables.messages.schema))
-        trace.install()
-        run_state_machine_as_test(
-            type("Here", (Relay,), {"store": store, "other": other, "rows": rows, "trace": trace}),
-            settings=settings(
-                max_examples=EXAMPLES,
-                stateful_step_count=STEPS,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+    configured = settings(
+        singles=3, breaker_failures=20, destinations=destinations, queue_lease=LONG, backoff_base=50, nudge=False
+    )
+    # Each statement is committed at once, but what an application does; and a claim does all that it may do.
+    monkeypatch.setattr("outbox_tasks.relay.store.claims.HOUSEKEEPING_SECONDS", 0.0)
+    for module in ("claims", "takes"):
+        monkeypatch.setattr(f"outbox_tasks.relay.store.{module}.FREED_LATELY", timedelta(0))
+    trace = Trace(rows.engine, str(rows.tables.messages.schema))
+    trace.install()
+    run_state_machine_as_test(
+        type("Here", (Relay,), {"configured": configured, "rows": rows, "trace": trace}),
+        settings=search(
+            max_examples=EXAMPLES, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

@@ -109,19 +109,6 @@ def _answers(broker: Broker) -> bool:
     return False
 
 
-def test_commits_wake_the_claim_again_once_the_broker_is_back(
-    settings: MakeSettings, rows: Rows, engine: Engine, own_redis: EmbeddedValkey, client: redis.Redis
-) -> None:
-    outbox = Outbox(settings(broker_url=own_redis.url))
-    publish(outbox, engine)
-    eventually(lambda: client.llen(CLAIM_QUEUE))
-    own_redis.kill()
-    publish(outbox, engine)
-    own_redis.start()
-    client.delete(CLAIM_QUEUE)
-    eventually(lambda: publish(outbox, engine) and client.llen(CLAIM_QUEUE))
-
-
 @pytest.fixture
 def theirs(own_redis: EmbeddedValkey) -> str:
     """The application's broker; the relay's is the server's first database."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -29,7 +29,7 @@ from tests.claims import drain_batches
 from tests.conftest import Rows, Stream, own_stream, seconds_from_now
 from tests.integration.archived import TODAY, Archived
 from tests.integration.doctoring import found
-from tests.integration.own_database import Place, own_database, write_in_every_way
+from tests.integration.own_database import Place, own_database
 from tests.verbs import VERBS
 
 SCHEMA = "Outbox"
@@ -239,54 +239,42 @@ class TestEachStatement:
         return True
 
 
+SHOWN = ("status", "status --prometheus", "list", "list --by key", "list --by error", "doctor --alerts")
+
+
 class TestWork:
     """What each role is for, done by it."""
-
-    def test_of_a_writer(self, place: Place, rows: Rows) -> None:
-        outbox = Outbox(settings_of("writer", place, destinations=TASKS))
-        app = Celery(broker="redis://127.0.0.1:1/0", set_as_current=False)
-        with as_a("writer", place) as connection, connection.begin():
-            made = write_in_every_way(outbox, connection)
-            with outbox.capture(connection):
-                task = app.send_task("shop.charge", (42,))
-            made.append(UUID(task.id))
-
-        assert len(rows.hot()) == len(made)
 
     def test_of_a_worker(self, place: Place, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
         settings = settings_of("worker", place, destinations=TASKS)
         supervisor = Supervisor(Celery(set_as_current=False), settings)
         assert supervisor.check()
         assert caplog.text == ""
-        runs = Runs.connect(settings)
-        try:
+        with closing(Runs.connect(settings)) as runs:
             assert UUID(runs.identity()).version == 4
-        finally:
-            runs.close()
         with as_a("worker", place) as connection, connection.begin():
             inbox, id = Inbox("billing", schema=SCHEMA), uuid4()
             assert [inbox.first(connection, id) for _ in range(2)] == [True, False]
 
-    def test_of_the_relay(self, place: Place, rows: Rows, stream: Stream) -> None:
+    def test_of_the_relay_and_of_a_reader(self, place: Place, rows: Rows, stream: Stream) -> None:
         destinations = {"orders": {"url": stream.url}, "mails": {"url": NOBODY}}
         settings = settings_of("relay", place, destinations=destinations, breaker_failures=1)
         ids = rows.insert(2) + rows.insert(2, key="order:1")
         lost = rows.insert(1, destination="mails")
-        [unroutable] = rows.insert(1, destination="nobody", locked_until=seconds_from_now(-7200))
-        store, publishers = Store.connect(settings), Publishers(settings)
-        try:
+        [unroutable] = rows.insert(1, destination="nobody", payload=b'"secret"', locked_until=seconds_from_now(-7200))
+        with closing(Store.connect(settings)) as store, closing(Publishers(settings)) as publishers:
             store.check_version()
             drain_batches(store, publishers)
             store.bury_strangers()
-            assert {row.id for row in rows.archived()} == {UUID(id) for id in ids}
-            assert [str(row.id) for row in rows.hot() if row.status == "pending"] == lost
-            assert rows.one(unroutable).status == "dead"
-        finally:
-            publishers.close()
-            store.close()
-        for command in ("status", "status --prometheus", "list --by key", "list --by error", "doctor --alerts"):
-            said = place.command(*command.split(), settings=settings).output
-            assert "permission denied" not in said, command
+        assert {row.id for row in rows.archived()} == {UUID(id) for id in ids}
+        assert [str(row.id) for row in rows.hot() if row.status == "pending"] == lost
+        assert rows.one(unroutable).status == "dead"
+        reader = settings_of("reader", place)
+        for configured, command in product((settings, reader), (*SHOWN, "health")):
+            assert "permission denied" not in place.command(*command.split(), settings=configured).output, command
+        for refused in (f"show {unroutable}", f"redrive {unroutable} --yes", "audit", "pause orders"):
+            done = place.command(*refused.split(), settings=reader)
+            assert (done.exit_code, "permission denied" in done.output, "secret" in done.output) == (1, True, False)
 
     def test_of_the_relay_s_housekeeping(self, place: Place, rows: Rows, tmp_path: Path) -> None:
         """It makes, exports and drops partitions that it does not own."""
@@ -294,11 +282,8 @@ class TestWork:
         past.fill(past.ago(30)), past.fill(past.ago(3))
         place.run(f"DROP TABLE {quoted(f'outbox_messages_{TODAY + 2}')}, {quoted(f'outbox_journal_{TODAY + 2}')}")
         kept = {"archive_retention": 10 * DAY_SECONDS, "archive_export": tmp_path.as_uri()}
-        store = Store.connect(settings_of("relay", place, **kept))
-        try:
+        with closing(Store.connect(settings_of("relay", place, **kept))) as store:
             done = maintain(store)
-        finally:
-            store.close()
         assert (done.failed, done.kept) == ([], {})
         assert done.dropped == [past.ago(30)]
         assert list(tmp_path.rglob(f"day={past.ago(30)}/*.parquet"))
@@ -308,27 +293,6 @@ class TestWork:
         assert len(rows.hot()) == 1
         with as_a("relay", place) as connection, pytest.raises(DBAPIError, match="is no day that has ended"):
             connection.exec_driver_sql(f"SELECT {quoted('outbox_day_drop')}({TODAY})")
-
-    def test_of_a_reader(self, place: Place, rows: Rows) -> None:
-        settings = settings_of("reader", place)
-        [dead] = rows.insert(1, payload=b'"secret"', status="dead", key="k", dead_at=seconds_from_now(-60))
-        for command in [
-            ("list",),
-            ("list", "--by", "error"),
-            ("list", "--by", "key"),
-            ("status",),
-            ("status", "--prometheus"),
-            ("doctor", "--alerts"),
-            ("health",),
-        ]:
-            done = place.command(*command, settings=settings)
-            assert "permission denied" not in done.output, command
-            assert done.exit_code == (command == ("health",)), (command, done.output)
-        for refused in [("show", dead), ("redrive", dead, "--yes"), ("audit",), ("pause", "orders")]:
-            done = place.command(*refused, settings=settings)
-            assert done.exit_code == 1
-            assert "permission denied" in done.output, refused
-            assert "secret" not in done.output
 
 
 def test_the_doctor_names_a_missing_right_on_a_column_or_a_function(place: Place) -> None:

@@ -17,7 +17,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from lab.proxy import Proxy
-from outbox_tasks.database.engine import SESSION, engine_url
+from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseTooSlow,
@@ -84,23 +84,6 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 def admin(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         yield connection
-
-
-class TestReadOnly:
-    @pytest.fixture
-    def read_only(self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Store:
-        """A store over one row, whose connections may only read, as on a standby."""
-        rows.insert(destination="gone")
-        for asked in (SESSION, Store.session):
-            monkeypatch.setitem(asked, "default_transaction_read_only", "on")
-        return new_store()
-
-    def test_nothing_is_written(self, read_only: Store, rows: Rows) -> None:
-        before = rows.hot()
-        for name in CALLS.keys() - {"check_version", "due", "turn"}:
-            with pytest.raises(DatabaseUnavailable, match="read-only transaction"):
-                CALLS[name](read_only)
-            assert rows.hot() == before, name
 
 
 class TestTablesGone:
@@ -299,17 +282,6 @@ def works(call: Callable[[], Any]) -> bool:
     except DatabaseUnavailable:
         return False
     return True
-
-
-class TestLimits:
-    def test_a_statement_that_hangs_is_cut(self, new_store: MakeStore, rows: Rows, engine: Engine) -> None:
-        store = new_store(statement_timeout=0.2)
-        rows.insert()
-        with engine.connect() as other:
-            other.execute(text(f"LOCK TABLE {rows.tables.messages} IN ACCESS EXCLUSIVE MODE"))
-            with pytest.raises(DatabaseUnavailable, match="statement timeout"):
-                take(store, {"orders": 1})
-        assert len(take(store, {"orders": 1})) == 1
 
 
 class TestUrls:

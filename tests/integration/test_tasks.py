@@ -19,7 +19,6 @@ from celery import Celery
 from celery.app.trace import build_tracer
 from celery.worker import state as worker_state
 from kombu import Message as Arrived
-from sqlalchemy import text
 
 from outbox_tasks.broker.names import (
     BY_BEAT,
@@ -215,22 +214,6 @@ class TestPublish:
         app.outbox_relay.close()
         assert publish(app, single) == ("SUCCESS", "sent")
 
-    def test_a_begin_and_a_settle_that_are_too_slow_get_more_time(
-        self, make: MakeApp, store: Store, rows: Rows, stream: Stream, schema: str
-    ) -> None:
-        app, single = make(statement_timeout=0.5), leased(store, rows)
-        slowly = (
-            f"CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS "
-            "'BEGIN PERFORM pg_sleep(0.8); RETURN coalesce(new, old); END'; "
-            f"CREATE TRIGGER slowly BEFORE UPDATE OR DELETE ON {schema}.outbox_leases "
-            f"FOR EACH ROW EXECUTE FUNCTION {schema}.slowly()"
-        )
-        with rows.engine.begin() as connection:
-            connection.execute(text(slowly))
-        assert publish(app, single) == ("SUCCESS", "sent")
-        assert stream.ids() == [single.id]
-        assert [(row.attempts, row.last_error_code) for row in rows.archived()] == [(1, None)]
-
     def test_a_revoked_id_is_not_refused_for_good(self, app: Celery) -> None:
         """Celery remembers the id of such a task as revoked; ours is the message's, which will come again."""
         worker_state.revoked.add("an-id")  # as when somebody revokes it in Flower
@@ -327,15 +310,6 @@ class TestClaim:
         [told] = heard
         assert (told["tally"].singles, told["tally"].drains) == (40, 0)
         assert run(app, CLAIM_TASK) == ("SUCCESS", NOTHING_CLAIMED)
-
-    def test_claims_nothing_while_the_broker_is_gone(
-        self, make: MakeApp, rows: Rows, own_redis: EmbeddedValkey
-    ) -> None:
-        rows.insert(3)
-        app = make(broker_url=own_redis.url)
-        own_redis.kill()
-        assert run(app, CLAIM_TASK) == ("SUCCESS", "unavailable")
-        assert {(row.lease, row.attempts) for row in rows.hot()} == {(None, 0)}
 
     def test_asks_after_each_outage_of_the_database_once_whether_commits_were_lost(
         self, app: Celery, rows: Rows, monkeypatch: pytest.MonkeyPatch

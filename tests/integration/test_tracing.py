@@ -22,11 +22,9 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.model import Step
-from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import drain_batches, take
+from tests.claims import drain_batches
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -188,24 +186,3 @@ def test_a_task_gets_the_context_under_the_name_that_tracers_look_for(
     context = sent.get_span_context()
     assert context is not None
     assert task["headers"]["traceparent"].split("-")[2] == trace.format_span_id(context.span_id)
-
-
-@pytest.mark.parametrize("singly", [True, False])
-def test_each_send_has_a_span_in_the_trace_of_its_writer(
-    outbox: Outbox, session: Session, store: Store, publishers: Publishers, tracer: Tracer,
-    exporter: InMemorySpanExporter, stream: Stream, singly: bool,
-) -> None:  # fmt: skip
-    writers: set[int] = set()
-    for _ in range(2):
-        with tracer.start_as_current_span("POST /orders") as span, session.begin():
-            WAYS["publish"](outbox, session)
-        writers.add(span.get_span_context().span_id)
-    if singly:
-        for single in take(store, {"orders": 2}):
-            assert publish(store, publishers, "orders", single.token, Listener())
-    else:
-        drain_batches(store, publishers)
-    each = [span for span in exporter.get_finished_spans() if span.name == "publish orders"]
-    assert {span.parent and span.parent.span_id for span in each} == writers
-    carried = {entry["ce_traceparent"].decode().split("-")[2] for entry in stream.entries()}
-    assert carried == {span.context and trace.format_span_id(span.context.span_id) for span in each}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -35,18 +35,15 @@ def waits(store: Store, id: str) -> str:
 def test_its_destination_is_paused_or_its_circuit_is_open_or_unknown(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1)
     pauses.pause(store, "orders", "ada", "moving house")
-    assert waits(store, id).startswith("orders is paused by ada since 2")
-    assert waits(store, id).endswith(" UTC: moving house. → outbox-tasks resume orders")
+    paused = r"orders is paused by ada since 2.* UTC: moving house\. → outbox-tasks resume orders"
+    assert re.fullmatch(paused, waits(store, id))
     pauses.resume(store, "orders", "ada")
     for _ in range(5):
-        store.traffic.tripped("orders", str(uuid4()), "connection", "refused by the other side")
+        store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
     [circuit] = store.traffic.states()
-    tried = f"a message tries it at {moment(circuit.pause_until)}: connection: refused by the other side"
-    expected = f"the circuit of orders is open since {moment(circuit.opened_at)}, and {tried}"
-    assert waits(store, id) == f"{expected}. → mend it; to try it at once: {TRY} --destination orders"
+    assert f" and a message tries it at {moment(circuit.pause_until)}: connection: refused. → " in waits(store, id)
     [id] = rows.insert(1, destination="odrers")
-    written = next(row.created_at for row in rows.shown() if str(row.id) == id)
-    buried = moment(written + timedelta(hours=1))
+    buried = moment(next(row.created_at for row in rows.shown() if str(row.id) == id) + timedelta(hours=1))
     assert waits(store, id).startswith(f"No destination 'odrers' is configured here; at {buried} it becomes a dead")
 
 
@@ -54,8 +51,8 @@ def test_its_key_is_held_up(store: Store, new_store: MakeStore, rows: Rows) -> N
     [head] = rows.insert(1, key="k", status="dead", dead_at=seconds_from_now(-60), last_error_code="http_422")
     [id] = rows.insert(1, key="k")
     begin = f"1 message of its key is before it, and the first ({head}) is "
-    assert waits(store, id).startswith(f"{begin}dead since 2")
-    assert waits(store, id).endswith(f" UTC: http_422. → outbox-tasks redrive {head}, or discard")
+    redrive = rf"dead since 2.* UTC: http_422\. → outbox-tasks redrive {head}, or discard"
+    assert re.fullmatch(re.escape(begin) + redrive, waits(store, id))
     skips = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
     assert "of its key" not in waits(skips, id)
     rows.change([head], status="pending", dead_at=None, attempts=2, locked_until=AHEAD)
@@ -86,11 +83,8 @@ def test_it_is_not_due(store: Store, rows: Rows) -> None:
     [later] = rows.insert(1, locked_until=AHEAD)
     [failed] = rows.insert(1, locked_until=AHEAD, attempts=2, last_error_code="http_500")
     assert waits(store, later) == f"It is scheduled for {moment(rows.one(later).locked_until)}."
-    again = moment(rows.one(failed).locked_until)
-    assert (
-        waits(store, failed)
-        == f"It failed (http_500), and the next try is due at {again}. → to try it at once: {TRY} {failed}"
-    )
+    again = f"It failed (http_500), and the next try is due at {moment(rows.one(failed).locked_until)}"
+    assert waits(store, failed) == f"{again}. → to try it at once: {TRY} {failed}"
 
 
 def test_celery_tries_it_again(store: Store, rows: Rows) -> None:
@@ -102,54 +96,37 @@ def test_celery_tries_it_again(store: Store, rows: Rows) -> None:
     assert message is not None
     store.settle(single.token, "orders", [Verdict(message, Step.RETRY, 20.0, "busy", "later")])
     lease = rows.one(id).locked_until
-    expected = f"It failed (busy), and Celery tries it again at {moment(lease - timedelta(seconds=60))}"
-    assert waits(store, id) == f"{expected}; if its task is lost, it is claimed again at {moment(lease)}."
-    assert Lookup(store).one(UUID(id))["state"] == "retrying"
-    assert timedelta(seconds=70) < lease - datetime.now(UTC) < timedelta(seconds=81)
+    assert f"Celery tries it again at {moment(lease - timedelta(seconds=60))}; " in waits(store, id)
+    assert waits(store, id).endswith(f"it is claimed again at {moment(lease)}.")
 
 
-def test_its_task_is_in_the_queue_of_the_publish_workers(store: Store, rows: Rows) -> None:
+def test_its_task_is_in_a_queue_or_somebody_has_it_in_hand(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1)
-    take(store, {"orders": 1})
+    [single] = take(store, {"orders": 1})
     assert re.match(r"No worker serves .*outbox.publish, .*: none was ever seen; it is due since 2", waits(store, id))
-    beats(rows, "worker", 1, "publish@here", queues=["outbox.publish", "outbox.drain"])
-    end = rows.one(id).locked_until
-    since = moment(end - timedelta(seconds=60))
-    expected = f"Its task is in the queue outbox.publish since {since}; if no worker begins it by {moment(end)}, it is"
-    assert waits(store, id) == f"{expected} claimed again."
-    rows.change([id], locked_until=seconds_from_now(-5))
-    assert waits(store, id).startswith("No worker serves outbox.claim, outbox.maintain")
     at_work(rows)
+    end = rows.one(id).locked_until
+    since = f"in the queue outbox.publish since {moment(end - timedelta(seconds=60))}"
+    assert f"{since}; if no worker begins it by {moment(end)}" in waits(store, id)
+    assert begin(store, single)
+    facts = rows.one(id)
+    assert waits(store, id).startswith(f"{facts.locked_by} has been sending it since 2")
+    assert waits(store, id).endswith(f"; the lease of this send ends at {moment(facts.locked_until)}.")
+    rows.change([id], locked_until=seconds_from_now(-5))
     assert f" ended at {moment(rows.one(id).locked_until)}: it is due again now." in waits(store, id)
-
-
-def test_somebody_has_it_in_hand(store: Store, rows: Rows) -> None:
-    [sent] = rows.insert(1)
-    taken = begin(store, *take(store, {"orders": 1}))
-    assert taken is not None
-    end, holder = moment(rows.one(sent).locked_until), rows.one(sent).locked_by
-    assert re.fullmatch(
-        rf"{holder} has been sending it since 2.* UTC; the lease of this send ends at {end}.", waits(store, sent)
-    )
     task = {"lease": uuid4(), "attempts": 1, "locked_until": AHEAD, "handed_at": seconds_from_now(-60)}
-    [handed] = rows.insert(1, **task)
-    facts = rows.one(handed)
-    queued = f"Its task is in the broker's queue since {moment(facts.handed_at)}; if no worker begins it by "
-    assert waits(store, handed) == f"{queued}{moment(facts.locked_until)}, it is sent again."
-    [running] = rows.insert(1, **task, begun=True, locked_by="worker1@host")
-    facts = rows.one(running)
-    runs = (
-        f"worker1@host runs its task, which was handed over at {moment(facts.handed_at)}; unless the run says again by "
-    )
-    assert waits(store, running) == f"{runs}{moment(facts.locked_until)} that it goes on, the task is sent again."
+    [handed], [running] = rows.insert(1, **task), rows.insert(1, **task, begun=True, locked_by="worker1@host")
+    at = {str(row.id): moment(row.handed_at) for row in rows.hot() if row.handed_at}
+    assert waits(store, handed).startswith(f"Its task is in the broker's queue since {at[handed]}; if no worker begins")
+    assert waits(store, running).startswith(f"worker1@host runs its task, which was handed over at {at[running]}; ")
+    beats(rows, "tasks", 0, "shop@here (tasks)", queues=["celery"], unknown={"order.created": 1})
+    unknown = "shop@here takes from the queue of order.created, and does not know this task; if no worker begins it by "
+    assert waits(store, handed).startswith(unknown)
 
 
 def test_it_has_ended(store: Store, rows: Rows) -> None:
-    dead, sent, discarded = (
-        rows.insert(1, status="dead", attempts=3, last_error_code="http_422", dead_at=seconds_from_now(-60))[0],
-        rows.insert()[0],
-        rows.insert()[0],
-    )
+    dead = rows.insert(1, status="dead", attempts=3, last_error_code="http_422", dead_at=seconds_from_now(-60))[0]
+    [sent], [discarded] = rows.insert(), rows.insert()
     rows.settle(sent)
     rows.settle(discarded, "discarded")
     died = f"It is dead since {moment(rows.one(dead).dead_at)}, after 3 attempts: http_422"
@@ -165,18 +142,15 @@ def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> 
     assert waits(limited, id).startswith("No worker serves ")
     at_work(rows)
     assert re.match(r"orders gets at most 5 a second, .*; it is due since .*, and .* in its turn\.", waits(limited, id))
-    assert waits(limited, id).endswith("raise its rate_limit: outbox-tasks limit orders")
     narrow = new_store(destinations={"orders": {"url": "a://b", "concurrency": 1}})
     assert waits(narrow, id).endswith(", and a claim takes it in its turn.")
     rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=AHEAD)
     assert waits(narrow, id).startswith("All 1 slot of orders are taken (")
 
 
-def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:
+def test_nobody_claims_it(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1)
-    missing = waits(store, id)
-    assert re.match(r"No worker serves outbox.claim, outbox.publish, .* none was ever seen; it is due since 2", missing)
-    assert "→ celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h; celery" in missing
+    assert "; celery -A outbox_tasks worker" in waits(store, id)
     at_work(rows)
     assert waits(store, id).endswith(", and a claim takes it in its turn.")
     beats = rows.tables.heartbeats
@@ -184,16 +158,6 @@ def test_nobody_claims_or_sends_it(store: Store, rows: Rows) -> None:
         connection.execute(update(beats).where(beats.c.kind == "claim").values(seen_at=seconds_from_now(-600)))
     [stopped] = [problem.fact for problem in examine(store.settings).problems if problem.code == "no_claims"]
     assert waits(store, id).startswith(f"{stopped.rstrip('.')}; it is due since 2")
-
-
-def test_no_worker_knows_its_task(store: Store, rows: Rows) -> None:
-    at_work(rows)
-    handed = {"lease": uuid4(), "attempts": 1, "locked_until": AHEAD, "handed_at": seconds_from_now(-60)}
-    [id] = rows.insert(1, event_type="shop.receipt", **handed)
-    assert waits(store, id).startswith("Its task is in the broker's queue since 2")
-    beats(rows, "tasks", 0, "shop@here (tasks)", queues=["celery"], unknown={"shop.receipt": 1})
-    unknown = "shop@here takes from the queue of shop.receipt, and does not know this task; if no worker begins it by "
-    assert waits(store, id).startswith(unknown)
 
 
 def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Store, rows: Rows) -> None:  # noqa: F811

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import time
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +13,11 @@ from uuid import UUID
 import pytest
 import redis
 from pydantic import BaseModel
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from outbox_tasks.errors import (
-    InvalidMessage,
-    NoRoute,
     NotInTransaction,
 )
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -53,6 +49,23 @@ def test_an_autocommit_engine_is_refused(outbox: Outbox, rows: Rows, engine: Eng
     assert rows.hot() == []
 
 
+def test_a_lost_connection_leaves_the_pool(outbox: Outbox, engine: Engine, rows: Rows) -> None:
+    own = create_engine(engine.url)
+    with Session(own) as session:
+        session.begin()
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+        with engine.begin() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+        with pytest.raises(OperationalError) as raised:
+            outbox.publish(session, "order.created", {})
+        assert raised.value.connection_invalidated
+        session.rollback()
+        with session.begin():
+            outbox.publish(session, "order.created", {})
+    own.dispose()
+    assert len(rows.hot()) == 1
+
+
 class TestMessages:
     @pytest.fixture
     def outbox(self, settings: MakeSettings, rows: Rows) -> Outbox:
@@ -74,23 +87,17 @@ class TestMessages:
         payloads: list[tuple[Any, bytes, str]] = [
             ({"a": [1, None, True, "é"]}, '{"a":[1,null,true,"é"]}'.encode(), json),
             (None, b"null", json),
-            (42, b"42", json),
-            ([], b"[]", json),
             ({"at": datetime(2030, 1, 2, tzinfo=UTC)}, b'{"at":"2030-01-02T00:00:00Z"}', json),
-            (self.ORDER, f'{{"id":"{UUID(int=1)}","day":"2030-01-02"}}'.encode(), json),
-            ([self.ORDER], f'[{{"id":"{UUID(int=1)}","day":"2030-01-02"}}]'.encode(), json),
-            (self.Model(), b'{"id":42}', json),
+            ([self.ORDER, self.Model()], f'[{{"id":"{UUID(int=1)}","day":"2030-01-02"}},{{"id":42}}]'.encode(), json),
             ("plain é", "plain é".encode(), text),
             ("", b"", text),
             (b"\x00\xff", b"\x00\xff", plain),
-            (bytearray(b"\x01"), b"\x01", plain),
             (memoryview(b"\x02"), b"\x02", plain),
         ]
         with Session(engine) as session, session.begin():
             outbox.publish_many(session, [Message("order.created", payload, to="mail") for payload, _, _ in payloads])
-        assert [(row.payload, row.content_type) for row in rows.hot()] == [
-            (stored, kind) for _, stored, kind in payloads
-        ]
+        found = [(row.payload, row.content_type) for row in rows.hot()]
+        assert found == [(stored, kind) for _, stored, kind in payloads]
 
     def test_are_whole_in_a_session_of_any_encoding(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         for encoding in ("LATIN1", "SQL_ASCII", "UTF8"):
@@ -115,16 +122,6 @@ class TestMessages:
         assert [row.id for row in rows.hot()] == ids
         assert len(statements) > 10
         assert max(statements[1:]) < 6000  # the first has one message, which alone is larger
-
-    def test_are_all_checked_before_the_first_is_written(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
-        for bad, error in (
-            (Message("", {}), InvalidMessage), (Message("order.created", {}, to="gone"), NoRoute),
-        ):  # fmt: skip
-            with Session(engine) as session, session.begin():
-                with pytest.raises(error):
-                    outbox.publish_many(session, [Message("order.created", {}), bad])
-                outbox.publish(session, "other", {}, to="mail")  # the transaction is still good, and holds nothing
-        assert [row.event_type for row in rows.hot()] == ["other"] * 2
 
 
 class Recorded(Nudge):
@@ -154,10 +151,15 @@ class TestNudge:
             outbox.publish(session, "order.created", {})
             transaction.rollback()
         with session.begin():
+            session.execute(text("SELECT 1"))
+        assert nudge.count == 0
+        with session.begin():
             outbox.publish(session, "order.created", {})
             with session.begin_nested():
                 outbox.publish(session, "order.created", {})
             assert nudge.count == 0
+        with session.begin():
+            session.execute(text("SELECT 1"))
         assert nudge.count == 1
 
     def test_is_given_for_a_message_that_is_taken_back(
@@ -171,18 +173,6 @@ class TestNudge:
             with session.begin():
                 assert outbox.cancel(session, id) is taken
             assert nudge.count == before + taken
-
-    def test_is_not_given_for_a_later_transaction_that_publishes_nothing(
-        self, outbox: Outbox, session: AnySession, nudge: Recorded
-    ) -> None:
-        for end in ("commit", "rollback"):
-            session.begin()
-            outbox.publish(session, "order.created", {})
-            getattr(session, end)()
-            before = nudge.count
-            with session.begin():
-                session.execute(text("SELECT 1"))
-            assert nudge.count == before
 
     @pytest.mark.parametrize("make", [Session, Engine.connect], ids=["Session", "Connection"])
     def test_wakes_the_claim_once_the_message_can_be_seen(
@@ -202,35 +192,6 @@ class TestNudge:
             outbox.publish(session, "order.created", {})
         eventually(lambda: seen)
         assert seen[0] == 1
-
-    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-    def test_works_in_a_forked_process(self) -> None:
-        reader, writer = os.pipe()
-        nudge = Nudge(lambda targets: os.write(writer, b"%d " % os.getpid()))
-        nudge()
-        assert os.read(reader, 100) == b"%d " % os.getpid()
-        child = os.fork()
-        if child == 0:
-            nudge()
-            time.sleep(10)
-            os._exit(1)
-        try:
-            assert os.read(reader, 100) == b"%d " % child
-        finally:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            os.close(reader)
-            os.close(writer)
-
-    def test_puts_one_claim_into_the_brokers_queue(
-        self, settings: MakeSettings, rows: Rows, session: AnySession, own_redis: EmbeddedValkey
-    ) -> None:
-        outbox = Outbox(settings(broker_url=own_redis.url))
-        with redis.Redis.from_url(own_redis.url) as broker:
-            for _ in range(3):
-                with session.begin():
-                    outbox.publish(session, "order.created", {})
-                eventually(lambda: broker.llen(CLAIM_QUEUE) == 1)
 
     def test_starts_drains_of_destinations_without_singles_and_the_claim_for_others(
         self, settings: MakeSettings, rows: Rows, engine: Engine, own_redis: EmbeddedValkey, stream: Stream
@@ -253,21 +214,3 @@ class TestNudge:
             with Session(engine) as session, session.begin():
                 outbox.publish(session, "order.created", {}, to=["orders", "mail"])
             eventually(lambda: woken() == (1, [["audit"], ["mail"], ["mail"]]))
-
-    def test_publishing_is_not_slowed_by_a_broker_that_does_not_answer(
-        self, settings: MakeSettings, rows: Rows, engine: Engine
-    ) -> None:
-        def seconds(outbox: Outbox) -> float:
-            started = time.monotonic()
-            for _ in range(30):
-                with Session(engine) as session, session.begin():
-                    outbox.publish(session, "order.created", {})
-            return time.monotonic() - started
-
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            nudged = Outbox(settings(broker_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
-            plain = Outbox(settings(nudge=False))
-            seconds(plain)
-            # A nudge that waited would cost its timeout of a second, once for each commit.
-            assert seconds(nudged) < 3 * seconds(plain) + 10
-        assert len(rows.hot()) == 90

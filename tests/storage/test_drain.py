@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import psycopg
 import pytest
@@ -166,3 +167,44 @@ def test_messages_to_an_unknown_destination_die_after_a_while(box: Box, storage:
     assert [box.where(seq) for seq in (1, 2, 3)] == [["dead"]] * 3
     assert box.rows("SELECT DISTINCT code FROM outbox_trouble") == [("unknown_destination",)]
     box.check_books()
+
+
+class TestWritersOfKeys:
+    def test_of_more_keys_than_have_a_mark_each_hold_up_all_and_never_wait_for_each_other(
+        self, box: Box, storage: Store
+    ) -> None:
+        with box.transaction() as early, box.transaction() as later:
+            for n in range(40):
+                box.write(1, on=early, key=f"{n}")
+                box.write(1, on=later, key=f"{39 - n}")
+            box.write(1, key="another")
+            later.commit()
+            assert sent(storage, Receiver()) == 0
+            early.commit()
+        assert sent(storage, Receiver()) == 81
+
+    @pytest.mark.parametrize("end", ["commit", "rollback"])
+    def test_are_waited_for_too_once_they_are_prepared(self, box: Box, storage: Store, end: str) -> None:
+        if box.value("SHOW max_prepared_transactions") == "0":
+            pytest.skip("this PostgreSQL takes no prepared transactions")
+        with box.transaction() as early:
+            early.tpc_begin("early")
+            box.write(1, on=early, key="a")
+            early.tpc_prepare()
+            box.write(1, key="a")
+            assert sent(storage, Receiver()) == 0
+            getattr(early, f"tpc_{end}")()
+            assert sent(storage, Receiver()) == 1 + (end == "commit")
+
+
+@pytest.mark.parametrize("other", [{"key": "b"}, {"key": "a", "delay": 3600}], ids=["of another key", "not due"])
+def test_what_does_not_arrive_now_replaces_no_older_state(box: Box, storage: Store, other: dict[str, Any]) -> None:
+    """One that is not due may be cancelled: then neither would arrive."""
+    box.write(1, key="a", latest=True)
+    drained(storage, Receiver(lambda message: FAILED))
+    box.write(1, **other, latest=True)
+    drained(storage, Receiver())
+    box.connection.execute("UPDATE outbox_keys SET due = now() WHERE token IS NULL AND due < 'infinity'")
+    box.connection.execute("UPDATE outbox_held SET since = now() WHERE seq = 1")
+    drained(storage, Receiver())
+    assert box.where(1) == ["sent"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from typing import Any
 
@@ -22,14 +21,7 @@ __all__ = ["app", "call", "outbox", "worker"]
 
 def completing(driven: Driver, result: Any = None) -> None:
     """Complete, awaited where the session is asynchronous."""
-    ended = driven.outbox.complete(driven.session, result)
-    if ended is not None:
-        driven._run(wait(ended))  # type: ignore[attr-defined]
-
-
-async def wait(ended: Any) -> None:
-    assert inspect.isawaitable(ended)
-    await ended
+    driven._done(driven.outbox.complete(driven.session, result))
 
 
 @pytest.mark.parametrize("kind", KINDS)
