@@ -21,7 +21,6 @@ docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/troubleshooting
 docs/test_pages.py::test_what_a_page_shows_can_be_run[docs/tutorials/kafka
 docs/test_site.py
 acceptance/test_watched.py::test_a_broker_that_falls_silent
-integration/test_log_readers.py::test_debezium
 integration/test_satellites.py::test_without_one
 acceptance/test_web_browser.py::test_nobody_is_shut_out
 acceptance/test_web_browser.py::test_the_database_may_go

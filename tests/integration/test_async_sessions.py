@@ -17,25 +17,12 @@ from sqlalchemy.orm import Mapper, registry
 from outbox_tasks import Outbox
 from outbox_tasks.errors import PublishedTooLate
 from outbox_tasks.model import uuid7
-from tests.conftest import Rows, eventually, make_tables, own_schema
+from tests.conftest import Rows, eventually
+from tests.integration.test_sessions import rows, schema
+
+__all__ = ["rows", "schema"]
 
 Test = Callable[[AsyncEngine], Awaitable[Any]]
-
-
-@pytest.fixture(scope="module")
-def schema(engine: Engine) -> Iterator[str]:
-    """One for all: each test ends its sessions, and no relay is at work."""
-    with own_schema(engine) as name:
-        make_tables(engine, name)
-        yield name
-
-
-@pytest.fixture
-def rows(engine: Engine, schema: str) -> Iterator[Rows]:
-    """Those of the test; gone afterwards."""
-    made = Rows(engine, schema)
-    yield made
-    made.clear()
 
 
 @pytest.fixture

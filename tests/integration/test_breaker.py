@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import func, insert, text, update
 
-from outbox_tasks.model import LeasedMessage, Outcome, Single, Step, Verdict
+from outbox_tasks.model import Outcome, Single, Step, Verdict
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
@@ -259,23 +259,3 @@ class TestTrying:
         assert claimed(store) == []
         rows.insert(1)
         assert len(claimed(store)) == 1
-
-
-class TestAMessageThatIsTheCause:
-    def test_spends_its_attempts_while_other_messages_get_through(self, new_store: MakeStore, rows: Rows) -> None:
-        """It breaks the connection each time; the breaker never opens for long, and in the end it is dead."""
-        destinations = {"orders": {"url": "a://b", "max_attempts": 3}}
-        store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001, destinations=destinations)
-        [poison] = rows.insert(1, event_type="poison")
-
-        class Breaks(Destination):
-            def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-                return [OUT if message.event_type == "poison" else Outcome.sent() for message in messages]
-
-        for _ in range(12):
-            rows.insert(1)
-            due(rows)
-            run(store, Breaks(OUT))
-        assert rows.one(poison).status == "dead"
-        assert rows.one(poison).last_error_code == "connection"
-        assert len(rows.archived()) == 12

@@ -201,13 +201,13 @@ def test_the_settings_of_a_project_are_enough(project: Project) -> None:
     project.env.update(OUTBOX_OF_DJANGO=json.dumps(SAID | {"nudge": False}))
     redrive = ("outbox", "redrive", "--pythonpath=.", "--settings", "shop.settings", "--all", "--dry-run")
     shells = [("shell", "--no-imports", "-c", code) for code in (DELIVERED, CALLED)]
-    doctor = ("outbox", "doctor", "--json")
-    output = project.manage(MIGRATE, ("outbox", "--help"), *shells, redrive, doctor, fails=True)
+    output = project.manage(MIGRATE, ("outbox", "--help"), *shells, redrive)
     assert "Usage: manage.py outbox [OPTIONS] COMMAND" in output
     assert "Nudge: False" in output, "the file won"
     assert "Drained: outage 1" in output
     assert "Returned" in output
     assert "There is nothing to redrive." in output
+    output = project.manage(("outbox", "doctor", "--json"), fails=True)
     assert "broker_away" in output
     assert "celery -A shop worker" in output
     assert "celery -A outbox_tasks" not in output

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ from sqlalchemy import func, select
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating import pauses
-from outbox_tasks.relay.drain_all import drain_all
-from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.publishers import SCHEME, distribution
-from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, seconds_from_now
+from tests.conftest import MakeSettings, Rows, Stream, eventually, seconds_from_now
 from tests.integration.conftest import environment
 
 Told = Callable[..., tuple[int, str]]
@@ -56,28 +52,6 @@ def result(rows: Rows, variables: dict[str, str]) -> Callable[..., dict[str, Any
         return {**json.loads(ended.stdout[ended.stdout.index("{") :]), "code": ended.exit_code}
 
     return run
-
-
-def test_a_publisher_that_fails_over_some_messages_kills_only_those(
-    variables: dict[str, str], new_store: MakeStore, rows: Rows, stream: Stream
-) -> None:
-    told = {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 1}
-    good, bad = [], []
-    for _ in range(15):
-        good += rows.insert(9, destination="told")
-        bad += rows.insert(1, destination="told", payload=b'{"raise": "odd"}')
-    good += rows.insert(500, destination="told")
-    store = new_store(destinations={"told": told}, backoff_base=0.01, singles=0)
-    with closing(Publishers(store.settings)) as publishers:
-
-        def only_the_dead_are_left() -> bool:
-            drain_all(store, publishers, Listener())
-            return len(rows.hot()) == len(bad) and {row.status for row in rows.hot()} == {"dead"}
-
-        eventually(only_the_dead_are_left, 60)
-    assert Counter(stream.ids()) == Counter(good)
-    ends = {str(row.id): (row.attempts, row.last_error_code) for row in rows.hot()}
-    assert ends == dict.fromkeys(bad, (2, "failed_alone"))
 
 
 def test_all_due_messages_are_sent_and_counted(

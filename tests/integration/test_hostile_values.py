@@ -4,7 +4,6 @@ happens."""
 
 from __future__ import annotations
 
-import json
 from contextlib import closing, suppress
 from typing import Any
 from uuid import UUID, uuid4
@@ -49,29 +48,7 @@ def fields(value: str) -> dict[str, Any]:
     return {"key": value, "headers": {value: value}, "aggregate_type": value, "aggregate_id": value}
 
 
-def stored(rows: Rows, ids: list[UUID], values: tuple[str, ...] = HOSTILE) -> None:
-    """That the rows say what was published."""
-    found = {row.id: row for row in rows.hot()}
-    for id, value in zip(ids, values, strict=True):
-        row = found[id]
-        assert {row.event_type, row.key, row.aggregate_type, row.aggregate_id} == {value}
-        assert (json.loads(row.payload), row.headers) == ({value: value}, {value: value})
-
-
 class TestWhatIsPublished:
-    def test_by_sql(self, rows: Rows, connection: Connection, schema: str) -> None:
-        publish = text(
-            f"SELECT {schema}.outbox_publish(:v, CAST(:payload AS text), key => :v, destination => :v, "
-            "headers => CAST(:headers AS jsonb), aggregate_type => :v, aggregate_id => :v, id => :id)"
-        )
-        with connection.begin():
-            ids = [
-                connection.scalar(publish, {"v": v, "payload": said, "headers": said, "id": id})
-                for v in HOSTILE
-                if (said := json.dumps({v: v})) and (id := uuid4())
-            ]
-        stored(rows, ids)
-
     def test_is_sent_as_it_is(self, outbox: Outbox, rows: Rows, connection: Connection, stream: Stream) -> None:
         with connection.begin():
             for value in HOSTILE:
@@ -156,13 +133,6 @@ class TestAWriter:
         assert set(ids) < listed
         for id in listed:
             assert Lookup(store).one(UUID(id)), id
-
-    @pytest.mark.parametrize("name", ["key", "destination"])
-    def test_is_refused_what_no_index_takes(self, rows: Rows, engine: Engine, schema: str, name: str) -> None:
-        """What is written must also fit where it goes when it waits or is dead."""
-        for length in (255, 256):
-            self.write(engine, schema, {name: f"repeat('x', {length})"})
-            assert len(rows.hot()) == 1, length
 
     def test_nor_a_supervised_task(
         self, confirming: Store, rows: Rows, engine: Engine, schema: str, send: Send

@@ -293,44 +293,6 @@ class TestUrls:
             Store.connect(settings(database_url="postgresql://h:port/d"))
 
 
-class TestDurability:
-    """With a WAL writer that sleeps for 10 s, what a commit did not flush itself is still to be flushed."""
-
-    @pytest.fixture
-    def flushed(self, admin: psycopg.Connection[Any]) -> Callable[[], bool]:
-        def flushed() -> bool:
-            row = admin.execute("SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()").fetchone()
-            return bool(row and row[0])
-
-        return flushed
-
-    def test_the_pipe_waits_for_no_disk(self, store: Store, rows: Rows, flushed: Callable[[], bool]) -> None:
-        acts: dict[str, list[bool]] = {name: [] for name in ("take", "give back", "begin", "batch", "sent", "failed")}
-        for _ in range(5):
-            rows.insert(2)
-            [taken] = take(store, {"orders": 1})
-            acts["take"].append(flushed())
-            store.give_back([taken.token])
-            acts["give back"].append(flushed())
-            [taken] = take(store, {"orders": 1})
-            rows.insert(destination="elsewhere")  # flushes
-            message = begun(store, taken)
-            acts["begin"].append(flushed())
-            rows.insert(destination="elsewhere")
-            store.settle(taken.token, "orders", [Verdict(message, Step.SENT)])
-            acts["sent"].append(flushed())
-            rows.insert(destination="elsewhere")
-            batch = take_batch(store)
-            acts["batch"].append(flushed())
-            rows.insert(destination="elsewhere")
-            store.settle(batch.token, "orders", [Verdict(message, Step.DEAD) for message in batch.messages])
-            acts["failed"].append(flushed())
-        # The server writes a little by itself, so that one of the five may be otherwise.
-        assert {name: sum(values) >= 2 for name, values in acts.items()} == {
-            "take": False, "give back": True, "begin": False, "batch": False, "sent": False, "failed": False,
-        }  # fmt: skip
-
-
 Refuse = Callable[[str, str, int], None]
 
 STATES = pytest.mark.parametrize("state", ["40P01", "57014", "53100"], ids=["deadlock", "too slow", "disk full"])

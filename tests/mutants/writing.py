@@ -46,7 +46,7 @@ FAULTS = [
         "tests/integration/test_tracing.py::test_the_trace_that_a_celery_call_states_wins",
         "A stored task loses the tracestate of its call."),
     Fault(BLOCKS, "        opened.open = False", "        opened.open = True",
-        "tests/integration/test_capture_contexts.py", "A task that a block has started goes on storing after it."),
+        "tests/integration/test_capture.py::TestContexts", "A task that a block has started goes on storing after it."),
     Fault(UNSENT, 'if opened is not None and getattr(opened, "is_active", True):', "if opened is not None:",
         "tests/integration/test_capture.py::TestStoredCalls::test_to_wait_for_a_result_before_the_co"
         "mmit_is_refused",
