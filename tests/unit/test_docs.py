@@ -112,22 +112,6 @@ def test_the_map_names_files_and_names_that_exist() -> None:
         code = (ROOT / file).read_text(encoding="utf-8")
         missing = [name for name in re.findall(r"[\w.]+", names) if not re.search(rf"\b{name.split('.')[-1]}\b", code)]
         assert missing == [], file
-    places = ROOT / "outbox_tasks", ROOT / "tests"
-    sql = ROOT / "outbox_tasks/database", ROOT / "outbox_tasks/database/sql"
-    files = [path for place in places for path in place.rglob("*") if path.suffix in {".py", ".sql"}]
-    names = {path.name for path in files}
-    words = set(
-        re.findall(r"\w+", "".join(path.read_text(encoding="utf-8") for path in [*files, ROOT / "pyproject.toml"]))
-    )
-
-    def exists(said: str) -> bool:
-        if "/" in said or said.endswith((".py", ".sql", ".md")):
-            return (
-                said in names or "NNN" in said or any((place / said).exists() for place in (*places, *sql, ROOT, DOCS))
-            )
-        return said.split(".")[-1] in words
-
-    assert [said for said in re.findall(r"`([\w./]+)`", text) if not exists(said)] == []
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "tutorials").glob("*.md")), ids=lambda page: page.stem)

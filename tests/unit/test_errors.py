@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 import pickle
 import string
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from celery.utils.serialization import get_pickleable_exception
 
 import outbox_tasks
@@ -19,11 +16,8 @@ import outbox_tasks.testing.store
 import outbox_tasks.worker.tasks
 from outbox_tasks.errors import (
     OutboxError,
-    PayloadNotSerializable,
     PublishError,
 )
-from outbox_tasks.outbox import Outbox
-from tests.conftest import MakeSettings
 
 
 def family(kind: type[OutboxError]) -> Iterator[type[OutboxError]]:
@@ -59,26 +53,6 @@ def test_every_error_fills_its_text_with_its_facts_and_arrives_whole() -> None:
         for travelling in (error, get_pickleable_exception(error)):
             arrived = pickle.loads(pickle.dumps(travelling))
             assert (type(arrived), str(arrived), arrived.facts) == (kind, str(error), error.facts)
-
-
-def test_each_has_its_text_without_docstrings_too() -> None:
-    """`python -OO` takes them out. The test itself could not assert anything there."""
-    program = (
-        f"import {', '.join(sorted({kind.__module__ for kind in FAMILY}))}\n"
-        "from outbox_tasks.errors import OutboxError, UnknownMessage\n"
-        "kinds = [OutboxError]\n"
-        "for kind in kinds: kinds += kind.__subclasses__()\n"
-        "print(len(set(kinds)), [kind.__name__ for kind in kinds if not kind.says.strip()], UnknownMessage(id=7))"
-    )
-    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith(f"{len(FAMILY)} [] There is no message 7: "), done.stdout + done.stderr
-
-
-def test_an_error_with_another_error_as_its_reason_arrives_whole(settings: MakeSettings) -> None:
-    with pytest.raises(PayloadNotSerializable) as caught:
-        Outbox(settings(nudge=False)).publish(None, "order.created", {"a": b"\xff"})  # type: ignore[arg-type]
-    arrived = pickle.loads(pickle.dumps(caught.value))
-    assert str(arrived) == str(caught.value)
 
 
 def test_every_raise_gives_all_the_facts_that_the_message_needs() -> None:

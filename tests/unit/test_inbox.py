@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from outbox_tasks.errors import FeedMissing, InboxCollision, InboxMisused, NotInTransaction, UnsupportedSession
+from outbox_tasks.errors import FeedMissing, InboxCollision, InboxMisused, NotInTransaction
 from outbox_tasks.writing.inbox import Inbox
 
 BILLING = Inbox("billing")
@@ -37,20 +37,6 @@ class TestRefusals:
     def test_a_database_without_the_table_is_told_how_to_make_it(self) -> None:
         with Session(create_engine("sqlite://")) as session, session.begin(), pytest.raises(FeedMissing, match="init"):
             BILLING.first(session, "1")
-
-    def test_an_object_without_transactions_is_refused(self) -> None:
-        with pytest.raises(UnsupportedSession):
-            BILLING.first(object(), "1")  # type: ignore[call-overload]
-
-    def test_once_refuses_what_begins_no_transactions(self) -> None:
-        with pytest.raises(InboxMisused, match="Session is not something that begins transactions"):
-            BILLING.once(Session())  # type: ignore[call-overload]
-
-    def test_arguments_of_a_wrong_kind_are_refused(self) -> None:
-        with pytest.raises(InboxMisused, match="schema = 5 is not the name of a schema"):
-            Inbox("billing", schema=5)  # type: ignore[arg-type]
-        with pytest.raises(InboxMisused, match="message_id = 'id' is not a function"):
-            BILLING.once(sessionmaker(), message_id="id")  # type: ignore[call-overload]
 
     def test_a_sessionmaker_that_does_not_fit_the_function_is_refused(self) -> None:
         async def charge() -> None: ...

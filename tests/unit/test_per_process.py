@@ -92,31 +92,20 @@ class Closing:
         self._closed.append(os.getpid())
 
 
-def test_a_child_does_not_destroy_its_parents_value() -> None:
+def test_a_child_abandons_its_parents_value_once_and_does_not_destroy_it() -> None:
     closed: list[int] = []
-    held = [PerProcess(lambda: Closing(closed))]
-    held[0].get()
+    abandoned: list[Closing] = []
+    held = [PerProcess(lambda: Closing(closed), abandoned.append)]
+    parent = held[0].get()
 
     def check() -> None:
-        held[0].get()
+        assert held[0].get() is held[0].get() is not parent
+        assert abandoned == [parent]
         held.clear()
         assert len(closed) == 1, "only its own"
 
     in_child(check)
-    assert not closed
-
-
-def test_a_child_abandons_its_parents_value_once() -> None:
-    abandoned: list[int] = []
-    held = PerProcess(os.getpid, abandoned.append)
-    parent = held.get()
-
-    def check() -> None:
-        assert [held.get(), held.get()] == [os.getpid()] * 2
-        assert abandoned == [parent]
-
-    in_child(check)
-    assert not abandoned
+    assert (closed, abandoned) == ([], [])
 
 
 def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:

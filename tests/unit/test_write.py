@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,6 @@ from outbox_tasks.errors import (
     MessageRefused,
     NoRoute,
     PayloadNotSerializable,
-    PayloadTooLarge,
     UnsupportedDatabase,
     UnsupportedSession,
 )
@@ -41,12 +40,6 @@ def outbox(settings: MakeSettings) -> Outbox:
     return Outbox(settings(nudge=False, destinations=destinations, routes={"order.*": ["orders"], "none.*": []}))
 
 
-def circle() -> list[Any]:
-    made: list[Any] = []
-    made.append(made)
-    return made
-
-
 def pit() -> list[Any]:
     made: list[Any] = []
     for _ in range(100_000):
@@ -57,11 +50,6 @@ def pit() -> list[Any]:
 @dataclass
 class Opaque:
     thing: object
-
-
-@dataclass
-class Late:
-    at: int = field(init=False)
 
 
 class Sku(BaseModel):
@@ -91,24 +79,13 @@ class Holder(BaseModel):
 @pytest.mark.parametrize(
     ("fields", "kind", "text"),
     [
-        pytest.param(
-            {"event_type": ""}, InvalidMessage, "event_type = '' must be text of 1 to 255", id="no event type"
-        ),
-        pytest.param({"event_type": "a\0b"}, InvalidMessage, "without NUL", id="NUL in event type"),
-        pytest.param({"event_type": "x" * 256}, InvalidMessage, "x" * 40 + "…", id="overlong event type"),
         pytest.param({"key": 42}, InvalidMessage, "key = 42", id="number as key"),
         pytest.param({"headers": {"a": 1}}, InvalidMessage, "must be text", id="number in headers"),
-        pytest.param({"headers": {"a": "é" * 40_000}}, InvalidMessage, "have 80,009 bytes as JSON", id="long headers"),
         pytest.param({"headers": {"celery-message": "{}"}}, InvalidMessage, "is not for the app", id="a forged task"),
         pytest.param({"to": "ordres"}, NoRoute, "Known: audit, orders", id="unknown destination"),
-        pytest.param({"to": [None]}, InvalidMessage, "to = [None] must be", id="None among destinations"),
         pytest.param({"to": []}, InvalidMessage, "names no destination", id="to nowhere"),
         pytest.param({"event_type": "other"}, NoRoute, "no route names a destination", id="no route"),
-        pytest.param({"payload": "x" * 11}, PayloadTooLarge, "11 bytes, and destination 'orders'", id="too large"),
-        pytest.param({"payload": b"x" * 21, "to": "audit"}, PayloadTooLarge, "at most 20", id="too large for audit"),
         pytest.param({"payload": object()}, PayloadNotSerializable, "unknown type", id="unserialisable"),
-        pytest.param({"payload": {(1, 2): 3}}, PayloadNotSerializable, "keys must be", id="tuple as key"),
-        pytest.param({"payload": circle()}, PayloadNotSerializable, "contains itself", id="circular"),
         pytest.param({"payload": pit()}, PayloadNotSerializable, "nested too deeply", id="too deep"),
         pytest.param(
             {"payload": {"ids": (n for n in (1, 2))}}, PayloadNotSerializable, "make it a list", id="generator"
@@ -116,8 +93,6 @@ class Holder(BaseModel):
         pytest.param(
             {"payload": Sku.model_construct()}, PayloadNotSerializable, "Sku.name can't be", id="half a model"
         ),
-        pytest.param({"payload": [Late()]}, PayloadNotSerializable, "Late.at can't be read", id="half a dataclass"),
-        pytest.param({"payload": float("nan")}, PayloadNotSerializable, "Out of range", id="NaN"),
         pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
         pytest.param({"delay": 1, "deliver_at": SOON}, InvalidMessage, "can't be combined", id="both times"),
     ],
@@ -205,7 +180,3 @@ def test_a_mapped_object_that_is_not_loaded_is_loaded_or_refused(
     with pytest.raises(PayloadNotSerializable, match=rf"{kind.__name__}\.id can't be read: .* not bound to a Session"):
         rows(Message("order.created", wrap(made)), settings())
     engine.dispose()
-
-
-def test_nothing_to_publish_needs_no_session(outbox: Outbox) -> None:
-    assert outbox.publish_many(NO_SESSION, []) == []
