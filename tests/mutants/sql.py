@@ -101,7 +101,7 @@ FAULTS = [
     Fault(KEYS, "AND (q.wall IS NULL OR q.seq < q.wall)", "",
           OF_KEYS + "a_dead_head_blocks_its_key_or_not", "messages overtake a dead letter that blocks"),
     Fault(KEYS, "WHERE stop.seq IS NULL OR w.seq < stop.seq", "WHERE true",
-          OF_KEYS + "a_row_that_somebody_has_locked_is_not_overtaken", "a message overtakes one that is locked"),
+          OF_KEYS + "what_an_application_takes_back_makes_no_take_wait", "a message overtakes one that is locked"),
     Fault(SQL + "writers.sql", "WHERE seq > mark.floor AND", "WHERE seq > mark.floor + 2 AND",
           OF_KEYS + "a_later_writer_waits_for_an_earlier_one", "a message overtakes one that is not yet committed"),
     Fault(SQL + "days.sql", "     OR EXISTS (SELECT FROM outbox_waiting WHERE seq >= low AND seq < high)\n", "",

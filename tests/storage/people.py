@@ -86,14 +86,8 @@ class Finding(Database):
     def messages(self, wanted: Wanted = ANY, *, newer: bool = False, **place: Any) -> Looked:
         return self._look("find/messages.sql", wanted, newer, **place)
 
-    def archived(self, wanted: Wanted, since: datetime, to: datetime, **place: Any) -> Looked:
-        return self._look("find/archived.sql", wanted, True, since=since, to=to, **place)
-
     def one(self, id: UUID, part: int | None = None) -> Sequence[Any]:
         return self.ask("find/one.sql", ids=[id], part=part)
-
-    def groups(self, past: str, most: int, destination: str | None = None) -> Sequence[Any]:
-        return self.ask("find/groups.sql", past=past, most=most, destination=destination)
 
     def ahead(self, key: str, seq: int, *, blocks: bool) -> Any:
         """The first message of the key, if it is before this one."""

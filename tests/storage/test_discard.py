@@ -110,19 +110,6 @@ class TestDiscard:
         assert acting.act_on("discard", asked, ANN, entry(box), states=self.BOTH) == {asked[0]}
         assert [box.where(seq) for seq in (1, 2)] == [["discarded"], ["runs"]]
 
-    @pytest.mark.parametrize("first", ["dead", "waiting"])
-    def test_frees_its_key(self, box: Box, storage: Store, acting: Acting, first: str) -> None:
-        outcome = Outcome.dead("bad", "never") if first == "dead" else Outcome.retry("busy", "later")
-        box.write(3, key="a")
-        drained(storage, Receiver(lambda message: outcome))
-        drained(storage, Receiver())
-        assert box.value("SELECT count(*) FROM outbox_held") == (2 if first == "dead" else 3)
-        acting.act_on("discard", ids(box, 1), ANN, entry(box, "discard"), states=self.BOTH)
-        receiver = Receiver()
-        assert drained(storage, receiver)[Step.SENT] == 2
-        assert numbers(box, receiver) == [2, 3]
-        box.check_books()
-
     def test_a_discard_and_a_begin_share_the_leases(self, box: Box, storage: Store, acting: Acting) -> None:
         """A worker begins what waits for Celery's retry, while a person discards it."""
         box.lease(60)
@@ -206,34 +193,6 @@ class TestCancel:
         receiver = Receiver()
         assert drained(storage, receiver) == {Step.SENT: 1}
         assert numbers(box, receiver) == [3]
-        box.check_books()
-
-    def test_of_the_first_of_a_key_lets_the_next_one_go_though_a_take_finds_it_locked(
-        self, box: Box, storage: Store
-    ) -> None:
-        box.write(1, key="a", delay=3600)
-        box.write(1, key="a")
-        assert drained(storage, Receiver()) == {}
-        box.rows("UPDATE outbox_keys SET due = now() RETURNING 1")  # as a settle leaves it
-        with box.transaction() as writer:
-            assert len(writer.execute("SELECT outbox_cancel(%s)", (ids(box, 1),)).fetchall()) == 1
-            assert drained(storage, Receiver()) == {}
-            writer.commit()
-        assert drained(storage, Receiver()) == {Step.SENT: 1}
-        assert box.rows("SELECT 1 FROM outbox_keys") == []
-        box.check_books()
-
-    def test_of_a_dead_letter_frees_its_key_though_a_take_still_sees_it(self, box: Box, storage: Store) -> None:
-        box.write(2, key="a")
-        drained(storage, Receiver(lambda message: Outcome.dead("bad", "never")))
-        assert (box.where(1), box.where(2)) == (["dead"], ["held"])
-        box.rows("UPDATE outbox_keys SET due = now() RETURNING 1")  # as the redrive of another dead letter leaves it
-        with box.transaction() as person:
-            discard = "SELECT outbox_discard(%s, false, 'infinity', '{}', NULL, 'unwanted')"
-            assert len(person.execute(discard, (ids(box, 1),)).fetchall()) == 1
-            assert drained(storage, Receiver()) == {}
-            person.commit()
-        assert drained(storage, Receiver()) == {Step.SENT: 1}
         box.check_books()
 
     def test_behind_a_dead_letter_lets_nothing_go(self, box: Box, storage: Store) -> None:

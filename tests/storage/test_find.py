@@ -113,49 +113,22 @@ class TestStates:
                 assert seqs(finding.at_work(wanted, look=100)) == own
                 assert sum(row.count for row in finding.at_work(wanted, look=100, counted=True).found) == len(own)
 
+    def test_what_came_later_is_left_out(self, box: Box, storage: Store, finding: Finding) -> None:
+        for _ in range(2):
+            bury(box, storage)
+        for _ in range(2):
+            box.write(1)
+        at = box.value("SELECT dead_at FROM outbox_dead WHERE seq = 1")
+        assert seqs(finding.dead(Wanted(until=at), look=100)) == [1]
+        at = box.value("SELECT created_at FROM outbox_messages WHERE seq = 3")
+        assert seqs(finding.at_work(Wanted(until=at, states=["pending"]), look=100)) == [3]
+        assert max(seqs(finding.messages(Wanted(until=at), look=100))) == 3
+
     def test_of_a_page_that_ends_within_a_batch(self, box: Box, storage: Store, finding: Finding) -> None:
         box.write(40)
         drained(storage, Receiver())
         for [first] in box.rows("SELECT first FROM outbox_journal WHERE count > 1"):
             assert [row.state for row in finding.messages(last=first + 2, look=1).found] == ["sent"]
-
-
-@pytest.fixture
-def several(box: Box, storage: Store) -> None:
-    """1 to 5 are dead letters, 6 to 9 are ready."""
-    bury(box, storage, destination="orders", event_type="order.created")
-    bury(box, storage, event_type="order.paid", key="k")
-    bury(box, storage, code="timeout")
-    bury(box, storage, 2, event_type="mail_sent")
-    box.connection.execute("UPDATE outbox_messages SET created_at = now() - interval '2 hours' WHERE seq = 3")
-    box.write(2)
-    box.write(1, event_type="order.paid", key="k")
-    box.write(1, destination="mails")
-
-
-class TestFilters:
-    @pytest.mark.usefixtures("several")
-    def test_leave_what_came_later(self, box: Box, finding: Finding) -> None:
-        at = box.value("SELECT dead_at FROM outbox_dead WHERE seq = 3")
-        assert seqs(finding.dead(Wanted(until=at), look=100)) == [1, 2, 3]
-        at = box.value("SELECT created_at FROM outbox_messages WHERE seq = 7")
-        assert seqs(finding.at_work(Wanted(until=at, states=["pending"]), look=100)) == [6, 7]
-        assert max(seqs(finding.messages(Wanted(until=at), look=100))) == 7
-
-    @pytest.mark.usefixtures("several")
-    def test_a_group_is_a_kind_of_error(self, box: Box, finding: Finding) -> None:
-        [first, *others] = finding.groups("", 10)
-        assert sorted([first.count, *(group.count for group in others)]) == [1, 1, 1, 2]
-        mails = next(group for group in (first, *others) if group.count == 2)
-        assert (mails.event_type, mails.last_error_code, mails.first_at < mails.dead_at) == (
-            "mail_sent",
-            "http_400",
-            True,
-        )
-        assert mails.id == ids(box, 5)[0]
-        assert seqs(finding.dead(kin=mails.group, look=10)) == [4, 5]
-        assert [group.group for group in finding.groups(first.group, 2)] == [group.group for group in others[:2]]
-        assert {group.count for group in finding.groups("", 10, "mails")} == {None}
 
 
 class TestOne:

@@ -1,4 +1,4 @@
-"""The hops of a message reach their rows by index, however much else is in the tables.
+"""Hops, looks and acts reach their rows by index, however much else is in the tables.
 
 Bounds are on the pages that PostgreSQL touches and on the rows that loops compare, not on time.
 """
@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
-from sqlalchemy import text
 
-from outbox_tasks.model import Step, Verdict
-from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import Settings
-from tests.claims import take_batch
+from outbox_tasks.operating.messages.find import LAST_NUMBER
+from outbox_tasks.supervised.store import Run
 from tests.storage.conftest import Box
 from tests.storage.filled import as_the_relay, fill, fill_days, planned, prepared
+from tests.storage.people import Wanted
+from tests.supervised.verbs import begin_of
+
+EVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 SENT, WORK = 40_000, 20_000
 BATCH, NAMES = 500, [f"x{n}" for n in range(200)]
 TOKEN = "00000000-0000-4000-8000-000000000001"
 SPAN = [{"priority": rank, "weight": 1, "xid": "0", "seq": 0, "until": str(2**63 - 1)} for rank in (1, 0, -1)]
+
+Asked = list[tuple[str, int, dict[str, Any]]]
+"""Verbs, the pages that each may touch, and its parameters."""
 
 HOPS = """
 claim/due.sql claim/take_free.sql claim/take_new.sql claim/take_held.sql claim/take_free_singly.sql
@@ -74,7 +79,7 @@ def fill_hops(box: Box) -> list[int]:
     return list(range(first, first + BATCH))
 
 
-def hops(seqs: list[int]) -> list[tuple[str, int, dict[str, Any]]]:
+def hops(seqs: list[int]) -> Asked:
     """Each verb of the relay, the pages that it may touch, and its parameters: batches of 500, a single of each of 200
     destinations, 1,000 messages of leases that have run out."""
     lease = {"token": TOKEN[:-1] + "2", "holder": "me", "hold": 60.0}
@@ -107,6 +112,14 @@ def hops(seqs: list[int]) -> list[tuple[str, int, dict[str, Any]]]:
     ]
 
 
+def check(box: Box, asked: Asked) -> None:
+    """Each reads no table from its beginning, and few pages."""
+    for verb, most, parameters in asked:
+        with box.connection.transaction(force_rollback=True):  # each finds what there is
+            whole, pages = planned(box, verb, **parameters)
+        assert (verb, whole, pages < most) == (verb, set(), True), pages
+
+
 @pytest.mark.parametrize("known", ["nothing", "that they were empty"])
 def test_a_hop_reads_no_table_from_its_beginning(box: Box, known: str) -> None:
     """Whatever the server knows of the tables. After a restore it knows nothing; and plans stay for some time that it
@@ -119,10 +132,52 @@ def test_a_hop_reads_no_table_from_its_beginning(box: Box, known: str) -> None:
     fill(box, SENT, WORK, analyzed=False)
     asked = hops(fill_hops(box))
     assert [verb for verb, *_ in asked] == HOPS.split()
-    for verb, most, parameters in asked:
-        with box.connection.transaction(force_rollback=True):  # each finds what there is
-            whole, pages = planned(box, verb, **parameters)
-        assert (verb, whole, pages < most) == (verb, set(), True), pages
+    check(box, asked)
+
+
+def test_a_look_or_an_act_reads_no_table_from_its_beginning(box: Box) -> None:
+    """Whatever the tables hold: 160,000 messages were sent, and 40,000 are at work."""
+    sent, work = 160_000, 40_000
+    fill(box, sent, work)
+    as_the_relay(box)
+    some = [id for [id] in box.rows("SELECT id FROM outbox_messages ORDER BY seq % 997 LIMIT 50")]
+    last = box.rows("SELECT id FROM outbox_messages WHERE seq > %s", sent + work - 200)
+    died = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_dead USING (seq)")]
+    retried = "UPDATE outbox_trouble SET code = 'busy' WHERE code IS NULL"
+    box.connection.execute(retried)
+    waits = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_waiting USING (seq) LIMIT 500")]
+    act: dict[str, Any] = {"ids": [id for [id] in last], "until": None, "entry": 0, "person": "ann", "reason": None}
+    box.rows("SELECT brin_summarize_new_values('outbox_messages_0_aggregate_id_key_idx')")
+    text: dict[str, Any] = {"id": None, "siblings": [], "low": None, "high": None, "most": 21}
+    page = {**Wanted().said, "look": 500, "size": 51, "newer": False, "last": LAST_NUMBER}
+    middle = {**page, "last": sent // 2}
+    dead = {**page, "time": "infinity", "kin": None}
+    asked: Asked = [
+        ("find/messages.sql", 1000, page),
+        ("find/messages.sql", 1000, middle),
+        ("find/messages.sql", 1000, {**middle, "newer": True}),
+        ("find/at_work.sql", 1500, page),
+        ("find/at_work.sql", 1500, {**page, "newer": True, "last": sent + work // 2}),
+        ("find/at_work.sql", 1500, {**page, "states": ["running", "leased"]}),
+        ("find/aged.sql", 200, {"age": 90_000.0, "until": None}),
+        ("find/dead.sql", 3000, dead),
+        ("find/dead.sql", 1000, {**dead, "destination": "d0"}),
+        ("find/dead.sql", 1000, {**dead, "kin": "kin1"}),
+        ("find/groups.sql", 300, {"past": "", "most": 10, "destination": None}),
+        ("find/archived.sql", 9000, {**middle, "newer": True, "since": EVER[0], "to": EVER[1]}),
+        ("find/originals.sql", 1500, {"seqs": list(range(1, 50))}),
+        ("find/search.sql", 600, {**text, "text": "k100"}),
+        ("find/search.sql", 300, {**text, "text": "nothing"}),
+        ("find/search.sql", 300, {**text, "low": UUID(int=0), "high": UUID(int=2**128 - 1), "text": "nothing"}),
+        ("find/search.sql", 300, {**text, "id": some[0], "siblings": some[:4], "text": str(some[0])}),
+        ("find/elsewhere.sql", 300, {}),
+        ("act/discard.sql", 8000, {**act, "states": ["waiting"], "kept": True}),
+        ("act/redrive.sql", 3000, {**act, "ids": died}),
+        ("act/try.sql", 8000, {**act, "ids": waits}),
+        ("find/ahead.sql", 500, {"destination": "d0", "key": "k100", "seq": LAST_NUMBER, "blocks": True}),
+        ("supervised/completed.sql", 100, {"id": str(some[0]), "committed": True}),
+    ]
+    check(box, asked)
 
 
 def test_of_thirty_days_none_is_read_from_its_beginning(box: Box) -> None:
@@ -132,20 +187,24 @@ def test_of_thirty_days_none_is_read_from_its_beginning(box: Box) -> None:
     died = "SELECT id FROM outbox_messages JOIN outbox_dead USING (seq) ORDER BY seq % 997 LIMIT 50"
     dead = [id for [id] in box.rows(died)]
     sent = box.value("SELECT id FROM outbox_messages WHERE seq = (3::bigint << 32) + 1")
+    box.connection.execute(
+        "INSERT INTO outbox_runs (seq, state, locked_until, attempts, id, destination) "
+        "SELECT seq, 'handed over', now() + interval '1 hour', 1, id, 'd1' FROM outbox_messages WHERE id = %s",
+        [sent],
+    )
     act = {"entry": 0, "person": "ann", "reason": None, "token": None, "duration": 0.0, "until": None, "ids": dead}
     body = {"message": dead[0], "body": b"{}", "kind": "application/json", "digest": hashlib.sha256(b"{}").digest()}
-    asked: list[tuple[str, int, dict[str, Any]]] = [
+    asked: Asked = [
         ("find/one.sql", 300, {"ids": [sent], "part": None, "start": 0}),
         ("find/states.sql", 1600, {"ids": dead}),
         ("find/named.sql", 600, {"ids": dead}),
         ("act/edit.sql", 300, {**body, "person": "ann", "reason": None}),
         ("act/discard.sql", 2200, {**act, "ids": dead[:25], "states": ["dead"], "kept": True}),
         ("act/redrive.sql", 1200, {**act, "ids": dead[25:]}),
+        ("supervised/whereabouts.sql", 300, {"ids": [sent]}),
+        ("supervised/begin.sql", 300, begin_of(Run(str(sent), str(sent)))),
     ]
-    for verb, most, parameters in asked:
-        whole, pages = planned(box, verb, **parameters)
-        assert (verb, whole, pages < most) == (verb, set(), True), pages
-    assert box.value("SELECT count(*) FROM outbox_dead") == 30 * 1500 - len(dead)
+    check(box, asked)
 
 
 def test_the_backlog_of_many_is_counted_up_to_its_limit(box: Box) -> None:
@@ -156,53 +215,3 @@ def test_the_backlog_of_many_is_counted_up_to_its_limit(box: Box) -> None:
         [[[plan]]] = box.rows(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT outbox_backlog({arguments})")
         pages = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
         assert pages < most, (arguments, pages)
-
-
-@pytest.fixture
-def store(next_settings: Settings) -> Iterator[Store]:
-    made = Store.connect(next_settings.replace(destinations={"orders": {"url": "a://b"}}))
-    yield made
-    made.close()
-
-
-def work(store: Store) -> None:
-    """Take a batch, and settle half of it as sent."""
-    batch = take_batch(store)
-    middle = len(batch.messages) // 2
-    steps = [Verdict(message, Step.SENT) for message in batch.messages[:middle]]
-    steps += [Verdict(message, Step.LATER, 60) for message in batch.messages[middle:]]
-    store.settle(batch.token, "orders", steps)
-
-
-def test_statements_prepared_while_the_tables_were_empty_stay_cheap(box: Box, store: Store) -> None:
-    """What a worker does for days on one connection, by the server's own counters."""
-
-    def read() -> Any:
-        with store.engine.connect() as own:
-            own.execute(text("SELECT pg_stat_force_next_flush()"))
-        query = """
-            SELECT sum(coalesce(idx_blks_read + idx_blks_hit, 0) + heap_blks_read + heap_blks_hit), sum(seq_tup_read)
-            FROM pg_statio_user_tables JOIN pg_stat_user_tables t USING (relid) WHERE t.schemaname = %s"""
-        return box.rows(query, box.schema)[0]
-
-    for _ in range(10):  # psycopg prepares after 5, PostgreSQL decides for a generic plan after 5 more
-        box.write(1)
-        work(store)
-    for _ in range(5):
-        box.write(100)
-        work(store)
-    fill_behind(box)
-    touched, scanned = read()
-    for _ in range(5):
-        work(store)
-    touched_now, scanned_now = read()
-    assert scanned_now - scanned < 5 * 500  # small tables
-    # 500 messages with all that their 4 statements write; a single scan of the flood would be thousands more each.
-    assert (touched_now - touched) / 500 < 80
-
-
-def fill_behind(box: Box) -> None:
-    """30,000 more messages for `orders`, as one writer writes them, and as many for another destination."""
-    for name in ("orders", "mails"):
-        for _ in range(3):
-            box.write(10_000, destination=name)
