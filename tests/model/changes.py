@@ -11,7 +11,7 @@ ALL = frozenset({"settle", "retry", "expire", "cancel", "redrive", "try", "disca
 
 
 class Changes:
-    """The transactions of all others than takes. `planted_keys` overrides a method at a time."""
+    """The transactions of all others than takes. `planted` overrides a method at a time."""
 
     skip: bool
     fails: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -33,9 +33,6 @@ class Model(Protocol):
     def first(self) -> Hashable: ...
 
     def steps(self, state: Any, /) -> Iterable[Step]: ...
-
-    def broken(self, state: Any, /) -> str | None:
-        """The promise that is broken here."""
 
     def has_ended(self, state: Any, /) -> bool:
         """Whether nothing is left to be done but by people."""
@@ -73,8 +70,8 @@ def _uncollected() -> Iterator[None]:
 
 
 @_uncollected()
-def explore(model: Model, met: Callable[[Any, Step], None] | None = None) -> Found:
-    """Visit all states; stops at the first promise that does not hold. Each step is told to `met`."""
+def explore(model: Model) -> Found:
+    """Visit all states; stops at the first promise that does not hold."""
     found = Found()
     states = [model.first()]
     numbers = {states[0]: 0}
@@ -92,16 +89,12 @@ def explore(model: Model, met: Callable[[Any, Step], None] | None = None) -> Fou
     for here, state in enumerate(states):  # which grows meanwhile
         for step in model.steps(state):
             found.steps += 1
-            if met is not None:
-                met(state, step)
             number = numbers.setdefault(step.to, len(states))
-            hurt = step.hurt
             if number == len(states):
                 states.append(step.to)
                 parents.append(here)
-                hurt = hurt or model.broken(step.to)
-            if hurt:
-                found.states, found.broken, found.trace = len(states), hurt, told(here, step.what)
+            if step.hurt:
+                found.states, found.broken, found.trace = len(states), step.hurt, told(here, step.what)
                 return found
             if step.kind == "work":
                 froms.append(here)

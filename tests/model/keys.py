@@ -23,7 +23,7 @@ from tests.model.key_state import BOOKS, NEVER, NOW, OVERTAKEN, WAITS, Key, Row,
 
 @dataclass(frozen=True)
 class Keys(Changes):
-    """The protocol of keys. `planted_keys` overrides a method at a time."""
+    """The protocol of keys. `planted` overrides a method at a time."""
 
     name: str
     messages: int = 2
@@ -65,9 +65,6 @@ class Keys(Changes):
             yield from self.changes(state)
         for change in state.changes:
             yield from self.go_on(state, change)
-
-    def broken(self, state: State) -> str | None:
-        return None
 
     def has_ended(self, state: State) -> bool:
         return not state.writers and all(

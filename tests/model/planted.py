@@ -9,7 +9,6 @@ from tests.model.changes import ALL
 from tests.model.explore import ENDS, Model
 from tests.model.key_state import BOOKS, OVERTAKEN, WAITS, Change, Key, State, Take, Write
 from tests.model.keys import Keys
-from tests.model.lanes import Claim, Lanes, Memory
 
 RELAY = frozenset({"settle", "expire"})
 """Without people."""
@@ -116,19 +115,3 @@ class RedriveOnlyUpdates(Keys):
 
     def _redrive(self, state: State, change: Change, key: Key | None) -> Write | None:
         return None if key is None else super()._redrive(state, change, key)
-
-
-@planted(ENDS, messages=2, claimers=1)
-class NothingIsLate(Lanes):
-    """A claimer forgets which transactions were open when it looked."""
-
-    def after(self, memory: Memory, claim: Claim) -> Memory:
-        return super().after(memory, claim)._replace(late=frozenset())
-
-
-@planted(ENDS, messages=2, claimers=1, faults=1)
-class RemembersTheUndone(Lanes):
-    """A claimer goes on after what it has taken, though its claim was undone."""
-
-    def after_undone(self, memory: Memory, claim: Claim) -> Memory:
-        return self.after(memory, claim)

@@ -7,7 +7,6 @@ import pytest
 from tests.model.changes import ALL
 from tests.model.explore import Model, explore
 from tests.model.keys import Keys
-from tests.model.lanes import Lanes
 from tests.model.planted import PLANTED
 
 RELAY = frozenset({"settle", "retry", "expire"})
@@ -15,8 +14,6 @@ RELAY = frozenset({"settle", "retry", "expire"})
 FIRST = frozenset({0})
 
 MODELS: list[Model] = [
-    Lanes("a lane, four messages, one claimer", claimers=1),
-    Lanes("a lane, three messages, two claimers", messages=3),
     Keys("two of a key, people"),
     Keys("two of a key, people, `on_dead = skip`", skip=True),
     Keys("two of a key, the first is scheduled", scheduled=FIRST),
@@ -28,7 +25,6 @@ MODELS: list[Model] = [
     Keys("three of a key", messages=3, verbs=RELAY - {"retry"}, fails=False),
 ]  # fmt: skip
 WEEKLY: list[Model] = [
-    Lanes("a lane, three messages, two claimers that take two", messages=3, size=2),
     Keys("two of a key, people, `on_dead = skip`, two changes at once", skip=True, at_once=2),
     Keys("three of a key, failures", messages=3, verbs=RELAY),
     Keys("two of a key, two takes at once", takes=2, verbs=RELAY - {"retry"}),

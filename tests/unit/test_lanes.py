@@ -1,4 +1,4 @@
-"""Where a claimer goes on reading. tests/model/lanes.py has the rest."""
+"""Where a claimer goes on reading."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import pytest
 
 from outbox_tasks.relay.store import lanes
-from outbox_tasks.relay.store.lanes import Lanes, Snapshot
+from outbox_tasks.relay.store.lanes import END, Lane, Lanes, Snapshot
 
 SHARES = {"orders": 10}
 FROM_FRONT_SECONDS = {("0", 0)}
@@ -25,7 +25,21 @@ def test_a_claimer_goes_on_where_it_was() -> None:
     claimer = Lanes()
     assert places(claimer) == FROM_FRONT_SECONDS
     read(claimer)
-    assert places(claimer) == {("8", lanes.END)}
+    assert places(claimer) == {("8", END)}
+
+
+def test_what_was_open_is_looked_at_once_it_is_over() -> None:
+    lane = Lane()
+    lane.read([(3, 1)], Snapshot(9, frozenset({2, 5})), to_its_end=False)
+    assert (lane.xid, lane.seq, lane.late) == (3, 1, {2})
+    lane.read([], Snapshot(9, frozenset({5})), to_its_end=False)  # others have locked what there is
+    assert (lane.xid, lane.seq, lane.late) == (3, 1, {2})
+    lane.read([(2, 8)], Snapshot(9, frozenset({5})), to_its_end=False)  # what was late, and perhaps not all of it
+    assert (lane.xid, lane.seq, lane.late) == (3, 1, {2})
+    lane.read([(7, 5)], Snapshot(9, frozenset({2, 5})), to_its_end=False)
+    assert (lane.xid, lane.seq, lane.late) == (7, 5, {2, 5})
+    lane.read([], Snapshot(9, frozenset({5})), to_its_end=True)
+    assert (lane.xid, lane.seq, lane.late) == (8, END, {5})
 
 
 def test_after_a_crash_of_the_server_it_reads_from_the_front() -> None:
