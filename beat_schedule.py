@@ -4,7 +4,7 @@ The relay's own entries have one definition, `outbox_tasks.worker.schedule`, whi
 as well. A deployment adds its own periodic tasks to `app.conf.beat_schedule` here.
 """
 
-from outbox_tasks.celery import app
+from outbox_tasks.worker.app import app
 from workers.alive import report_alive
 
 report_alive(app)

@@ -33,6 +33,7 @@ _HOMES = {
     "OutboxError": "errors",
     "Outcome": "model",
     "Settings": "settings",
+    "app": "worker.app",  # for `celery -A outbox_tasks`
 }
 
 

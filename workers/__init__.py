@@ -5,7 +5,7 @@
     celery -A workers.maintenance worker -n maintenance@%h
     celery -A workers.feeds worker -n feeds@%h               # for sites with feeds
 
-Each is the app of `outbox_tasks.celery`, narrowed. What the command line says (-Q, -c, -n) wins over what is
+Each is the app of `outbox_tasks.worker.app`, narrowed. What the command line says (-Q, -c, -n) wins over what is
 said here. More throughput: more publish workers, on as many hosts as you like.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import celeryd_init
 
-from outbox_tasks.celery import app
+from outbox_tasks.worker.app import app
 from workers.alive import report_alive
 
 

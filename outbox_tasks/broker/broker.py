@@ -18,7 +18,7 @@ from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
 from outbox_tasks.broker import stamp
-from outbox_tasks.broker.internals import keep_redis_client, redis_length
+from outbox_tasks.broker.internals import keep_redis_client
 from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK, queues_of
 from outbox_tasks.broker.pinned import PATIENCE, transport_options, trouble
 from outbox_tasks.broker.places import joined
@@ -249,12 +249,10 @@ def batch(producer: Producer, size: int) -> AbstractContextManager[Any]:
 def queue_length(producer: Producer, queue: str) -> int:
     """How many messages wait in a queue."""
     keep_redis_client(producer.channel)
-    length = redis_length(producer.channel, queue)
-    if length is not None:
-        return length
+    # RabbitMQ closes a channel that asks for a queue that is not there. A new one takes long on Redis.
+    is_redis = hasattr(producer.channel, "client")
     try:
-        # On its own channel: RabbitMQ closes it if there is no such queue.
-        with producer.connection.channel() as channel:
+        with nullcontext(producer.channel) if is_redis else producer.connection.channel() as channel:
             return int(channel.queue_declare(queue=queue, passive=True).message_count)
     except ChannelError:  # an empty queue does not exist
         return 0

@@ -76,12 +76,6 @@ def keep_redis_client(channel: Any) -> None:
     channel._create_client = create_or_reuse
 
 
-def redis_length(channel: Any, queue: str) -> int | None:
-    """The length of a queue by `Channel._size` of the Redis transport: one round trip, where the public way takes two.
-    None on other transports."""
-    return int(channel._size(queue)) if hasattr(channel, "client") else None
-
-
 def wrap_tick(scheduler: Any, wrap: Wrap) -> None:
     """Wrap `Scheduler.tick`, in which beat sends what is due, and says how long to sleep."""
     scheduler.tick = wrap(scheduler.tick)

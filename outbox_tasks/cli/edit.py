@@ -14,9 +14,9 @@ from outbox_tasks.cli.shared.acts import do
 from outbox_tasks.cli.shared.options import ActOptions, act_options
 from outbox_tasks.cli.shared.output import answer, console, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.acts import Operator, is_json
 from outbox_tasks.operating.messages.find import DEAD, Filter, Lookup
-from outbox_tasks.operating.messages.payload import laid_out, lossless, mended
+from outbox_tasks.operating.messages.payload import laid_out, mended
 from outbox_tasks.operating.messages.preview import Choice
 from outbox_tasks.text import printable
 
@@ -35,8 +35,8 @@ def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: b
     with open_store() as store:
         message = Lookup(store).dead_letter(id)
         former = message["payload"]
-        payload = source.read() if source is not None else _edited(former)
         kind = content_type or message["content_type"]
+        payload = source.read() if source is not None else _edited(former, kind)
         operator = Operator(store, options.who, options.why)
         operator.check(message, payload, kind)
         if (payload, kind) == (former, message["content_type"]):
@@ -53,13 +53,12 @@ def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: b
             do(store, Choice("redrive", Filter(states=(DEAD,)), [id]), replace(options, yes=True))
 
 
-def _edited(former: bytes) -> bytes:
-    """The payload as a person left it in the editor. The editor shows JSON on several lines; it is stored with its
-    former spacing."""
+def _edited(former: bytes, kind: str) -> bytes:
+    """The payload as a person left it in the editor, which shows JSON on several lines."""
     text = laid_out(former)
     if text is None:
         raise click.UsageError("the payload is not text: give the new one with --payload FILE")
-    written = click.edit(text, extension=".txt" if lossless(former) is None else ".json", require_save=True)
+    written = click.edit(text, extension=".json" if is_json(kind) else ".txt", require_save=True)
     if written is None:
         raise click.ClickException("Nothing was changed.")
     # An editor ends a text with a newline.

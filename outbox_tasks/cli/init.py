@@ -68,7 +68,7 @@ def init(sql: bool, adopt_broker: bool, **roles: tuple[str, ...]) -> None:
 
 def _adopt_broker() -> None:
     from outbox_tasks.broker.broker import Broker
-    from outbox_tasks.celery import make_app
+    from outbox_tasks.worker.app import make_app
 
     app, settings = installed() or (None, relay_settings())
     with open_store(settings=settings) as store:

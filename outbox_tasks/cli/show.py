@@ -26,7 +26,7 @@ from outbox_tasks.cli.shared.output import (
 from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
-from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
+from outbox_tasks.operating.messages.payload import laid_out
 from outbox_tasks.operating.messages.search import KINDS, Answer, search
 from outbox_tasks.text import moment, one_line, printable, shell_line
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from outbox_tasks.operating.problems import Examination
     from outbox_tasks.settings import Settings
 
-PAYLOAD_CHARACTERS, PAYLOAD_HEX_LINES = 64 * 1024, 32
+PAYLOAD_CHARACTERS = 64 * 1024
 """How much of a payload is shown. With --payload all of it is printed."""
 
 
@@ -164,12 +164,10 @@ def _moment(at: Any) -> str:
 
 
 def shown_payload(payload: bytes) -> str:
-    """Text, or the first bytes as hexadecimal numbers."""
+    """The beginning of a text."""
     text = laid_out(payload)
     if text is None:
-        return hexadecimal(payload, PAYLOAD_HEX_LINES) + _rest(len(payload) - 16 * PAYLOAD_HEX_LINES, "bytes")
-    return printable(text[:PAYLOAD_CHARACTERS]) + _rest(len(text) - PAYLOAD_CHARACTERS, "characters")
-
-
-def _rest(count: int, unit: str) -> str:
-    return f"\n… and {count:,} {unit} more: --payload prints all of it" if count > 0 else ""
+        return "It is not text: --payload prints it"
+    more = len(text) - PAYLOAD_CHARACTERS
+    rest = f"\n… and {more:,} characters more: --payload prints all of it" if more > 0 else ""
+    return printable(text[:PAYLOAD_CHARACTERS]) + rest

@@ -15,8 +15,8 @@ def copied(site: Site) -> Problems:
     late = [state for state in site.feeds if state.waiting and state.age > site.settings.stale_after]
     # a restart of a source takes less
     failing = [state for state in site.feeds if (state.failing or 0.0) > 30.0]
-    yield from first_ones(failing, _fails, "feed")
-    yield from first_ones([state for state in late if state not in failing], _late, "feed")
+    late = [state for state in late if state not in failing]
+    return first_ones((*map(_fails, failing), *map(_late, late)), "feed")
 
 
 def _fails(state: FeedState) -> Problem:

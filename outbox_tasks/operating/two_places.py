@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery import Celery
 
@@ -20,23 +20,17 @@ from outbox_tasks.text import redacted
 CODE, APP = "the settings in code", "the Celery app"
 
 
-@dataclass(frozen=True)
-class TwoPlaces:
+class TwoPlaces(NamedTuple):
     """A setting that stands in two places, with values that lead to different servers."""
 
     used: str
     """Where the value stands that counts."""
     ignored: str
     """Where the other value stands."""
-    used_url: str
-    ignored_url: str
+    fact: str
+    """Both, with what they name, as a sentence."""
     breaks: bool
     """Whether something can't work: the other value says where an application writes, or where its workers take."""
-
-    @property
-    def fact(self) -> str:
-        """Both, as a sentence."""
-        return f"{self.used} names {self.used_url}, and {self.ignored} names {self.ignored_url}."
 
 
 def two_places(settings: Settings, app: Celery | None = None) -> Iterator[TwoPlaces]:
@@ -55,7 +49,8 @@ def two_places(settings: Settings, app: Celery | None = None) -> Iterator[TwoPla
             else:
                 same = (where == DATABASE and in_project(url)) or _same_database(settings, other)
             if not same:
-                yield TwoPlaces(used, where, redacted(url), redacted(other), breaks=where in (DATABASE, APP))
+                fact = f"{used} names {redacted(url)}, and {where} names {redacted(other)}."
+                yield TwoPlaces(used, where, fact, breaks=where in (DATABASE, APP))
 
 
 def _urls(name: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ SUPERVISE = (
 def unknown(site: Site) -> Problems:
     """Whether workers that supervise got tasks that they don't know. Their heartbeats say so."""
     tasks = sorted(site.heartbeats.unknown_tasks.items())
-    yield from first_ones(tasks, lambda pair: _unknown(*pair), "task")
+    return first_ones((_unknown(*pair) for pair in tasks), "task")
 
 
 def unregistered(site: Site) -> Problems:
@@ -47,7 +47,7 @@ def unregistered(site: Site) -> Problems:
                     lacking.setdefault(task, set()).add(worker.name)
     known = site.heartbeats.unknown_tasks
     others = [(task, sorted(lacking[task])) for task in sorted(lacking) if task not in known]
-    yield from first_ones(others, lambda pair: _unknown(*pair), "task")
+    return first_ones((_unknown(*pair) for pair in others), "task")
 
 
 def _unknown(task: str, workers: Sequence[str]) -> Problem:

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from sqlalchemy import URL, Engine, make_url, text
 
 from outbox_tasks import cli
-from outbox_tasks.celery import make_app
 from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.problems import Severity, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.resources import Resources
 from outbox_tasks.worker.start_checks import check
 from tests.conftest import MakeSettings, Rows, make_tables, own_schema

@@ -20,11 +20,11 @@ from celery.exceptions import Retry
 from sqlalchemy import Engine, Text, func, insert, literal, select, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_tasks.celery import make_app
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating import retention
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import MAINTAIN_QUEUE
+from outbox_tasks.worker.app import make_app
 from outbox_tasks.writing.inbox import Inbox
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.sessions import configure_django

@@ -31,7 +31,6 @@ from outbox_tasks.broker.names import (
     WAIT,
 )
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.celery import make_app
 from outbox_tasks.errors import DeadLetter
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -39,6 +38,7 @@ from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
+from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.claims import keep_house, take

@@ -11,12 +11,12 @@ import pytest
 from celery import Celery
 from sqlalchemy import func, literal, text
 
-from outbox_tasks.celery import make_app
 from outbox_tasks.errors import DatabaseTooSlow
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Step
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.worker.app import make_app
 from tests.claims import drain_batches, take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 

@@ -23,9 +23,9 @@ from kombu.transport.memory import Channel
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import ALL_QUEUES, CLAIM_TASK, DRAIN_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
-from outbox_tasks.celery import make_app
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.install import install
 from outbox_tasks.worker.start_checks import check, check_pool
 from outbox_tasks.writing.broker_nudge import broker_nudge

@@ -75,7 +75,6 @@ CALLS: list[tuple[Callable[..., Any], str]] = [
 PARAMETERS: dict[Callable[..., Any], list[str]] = {
     Consumer.ensure_connected: ["self", "conn"],
     redis.Channel._create_client: ["self", "asynchronous"],
-    redis.Channel._size: ["self", "queue"],
     redis.Channel._close_clients: ["self"],
 }
 
@@ -126,7 +125,6 @@ def test_no_other_transport_is_taken_for_redis() -> None:
         channel = connection.default_channel
         taking = SimpleNamespace(channel=channel)
         consumer: Any = SimpleNamespace(task_consumer=taking, event_dispatcher=None, connection=connection)
-        assert internals.redis_length(channel, "any") is None
         internals.wrap_redis_read(consumer, pytest.fail)
         internals._close_redis(consumer)
 

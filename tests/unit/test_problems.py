@@ -100,7 +100,7 @@ def test_a_root_is_as_bad_as_what_follows_from_it_unless_people_wanted_it() -> N
 def test_of_many_problems_of_a_code_the_first_are_named_and_the_rest_counted() -> None:
     def bounded(many: int) -> list[Problem]:
         make = partial(warning, "stale", cause="why", remedy="do")
-        return [*first_ones(range(many), lambda n: make(f"{n}", which=f"d{n}"), "destination")]
+        return [*first_ones((make(f"{n}", which=f"d{n}") for n in range(many)), "destination")]
 
     assert [len(bounded(many)) for many in (3, PROBLEMS_OF_A_CODE + 1, 1000)] == [3, 11, 11]
     assert (bounded(1000)[-1].fact, bounded(1000)[-1].how_many) == ("The same holds for 990 more destinations.", 990)

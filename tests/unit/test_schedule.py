@@ -12,8 +12,8 @@ from celery import Celery, beat, signals
 from celery.schedules import crontab
 from kombu.utils.imports import symbol_by_name
 
-from outbox_tasks.celery import make_app
 from outbox_tasks.settings import Settings
+from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.install import install
 from outbox_tasks.worker.schedule import CLAIM_TASK, LONG_AGO, MAINTAIN_TASK, Scheduler
 

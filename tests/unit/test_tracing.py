@@ -158,7 +158,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.write import Writer
-import outbox_tasks.celery, outbox_tasks.worker.tasks
+import outbox_tasks.worker.app, outbox_tasks.worker.tasks
 
 assert tracing.current() == {}
 [row] = rows(Message("a", {}), Settings(destinations={"orders": {"url": "http://x"}}), tracing.current())[1]

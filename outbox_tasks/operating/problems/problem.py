@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
 
 from outbox_tasks.text import many, without_secrets
-
-T = TypeVar("T")
 
 PROBLEMS_OF_A_CODE = 10
 """Problems of one code that are named. The others are counted, or a thousand destinations would fill the screen."""
@@ -74,13 +71,16 @@ warning = partial(_problem, Severity.WARNING)
 note = partial(_problem, Severity.NOTE)
 
 
-def first_ones(about: Sequence[T], make: Callable[[T], Problem], what: str) -> Iterator[Problem]:
-    """The first problems of one code, and one problem that counts the more. `about`: the things that have the problem,
-    which `make` makes of each; `what`: they are, such as `destination`."""
-    more = len(about) - PROBLEMS_OF_A_CODE
-    yield from map(make, about[: PROBLEMS_OF_A_CODE if more > 1 else len(about)])
-    if more > 1:
-        next_one = make(about[PROBLEMS_OF_A_CODE])
-        fact = f"The same holds for {many(more, f'more {what}')}."
-        remedy = "outbox-tasks status --json has the state of each."
-        yield _problem(next_one.severity, next_one.code, fact, next_one.cause, remedy, how_many=more)
+def first_ones(problems: Iterable[Problem], what: str) -> Iterator[Problem]:
+    """The first problems of each code, and one problem that counts the others. `what` has them: a `destination`."""
+    by_code: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_code.setdefault(problem.code, []).append(problem)
+    for same in by_code.values():
+        more = len(same) - PROBLEMS_OF_A_CODE
+        yield from same[: PROBLEMS_OF_A_CODE if more > 1 else None]
+        if more > 1:
+            fact = f"The same holds for {many(more, f'more {what}')}."
+            remedy = "outbox-tasks status --json has the state of each."
+            next_one = same[PROBLEMS_OF_A_CODE]
+            yield _problem(next_one.severity, next_one.code, fact, next_one.cause, remedy, how_many=more)

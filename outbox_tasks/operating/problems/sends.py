@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from outbox_tasks.operating.limits import InForce, set_by_people
 from outbox_tasks.operating.overview import DestinationStatus, error_of_circuit
@@ -14,38 +13,25 @@ from outbox_tasks.text import many, number, one_line, shell_line, some, span
 PUT_OFF_SECONDS = 120.0
 """A destination that lets its messages wait for longer than this is a problem. Ordinary retries come sooner."""
 
-Make = Callable[[str, DestinationStatus], Problem]
-
 
 def sends(site: Site) -> Problems:
     """Whether destinations get their messages: each has one problem of this kind at most."""
-    of_each: dict[Make, list[tuple[str, DestinationStatus]]] = {
-        make: [] for make in (_open, _refuses, _failing, _put_off, _paused)
-    }
-    for name, status in site.destinations.items():
-        if (make := _kind(status)) is not None:
-            of_each[make].append((name, status))
-    for make, pairs in of_each.items():
-        yield from first_ones(pairs, lambda pair, make=make: make(*pair), "destination")  # type: ignore[misc]
+    problems = (of_destination(name, status) for name, status in site.destinations.items())
+    return first_ones(filter(None, problems), "destination")
 
 
 def of_destination(name: str, status: DestinationStatus) -> Problem | None:
     """How the sends to one destination go, if not well: the list names only the first ones of many."""
-    make = _kind(status)
-    return make(name, status) if make else None
-
-
-def _kind(status: DestinationStatus) -> Make | None:
     state = status.breaker["state"]
     if state == "paused":
-        return _paused
+        return _paused(name, status)
     if state in ("open", "trying"):
-        return _open
+        return _open(name, status)
     if status.refuses:
-        return _refuses
+        return _refuses(name, status)
     if status.fails:
-        return _failing
-    return _put_off if (status.waits_for or 0.0) > PUT_OFF_SECONDS else None
+        return _failing(name, status)
+    return _put_off(name, status) if (status.waits_for or 0.0) > PUT_OFF_SECONDS else None
 
 
 def _paused(name: str, status: DestinationStatus) -> Problem:
@@ -145,12 +131,10 @@ def _waits(status: DestinationStatus) -> str:
 
 def limits(site: Site) -> Problems:
     """What people have set in the place of a destination's settings, and whether messages wait because of that."""
-    problems = [
-        _limited(name, in_force, site.destinations.get(name, DestinationStatus()))
-        for name, in_force in set_by_people(site.store).items()
-    ]
-    for code in ("limited", "limit_set"):
-        yield from first_ones([each for each in problems if each.code == code], lambda each: each, "destination")
+    status_of = site.destinations.get
+    changed = set_by_people(site.store).items()
+    problems = (_limited(name, limits, status_of(name, DestinationStatus())) for name, limits in changed)
+    return first_ones(problems, "destination")
 
 
 def _limited(name: str, in_force: list[InForce], status: DestinationStatus) -> Problem:

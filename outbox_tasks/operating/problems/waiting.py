@@ -25,12 +25,12 @@ def counted(site: Site) -> Problems:
 
 def stale(site: Site) -> Problems:
     """Whether a message has been due for longer than `stale_after`."""
-    late = [(name, each) for name, each in site.destinations.items() if each.configured and _is_stale(site, each)]
-    yield from first_ones(late, lambda pair: _stale(site, *pair), "destination")
-
-
-def _is_stale(site: Site, status: DestinationStatus) -> bool:
-    return (status.oldest or 0.0) > site.settings.stale_after
+    late = [
+        (name, status)
+        for name, status in site.destinations.items()
+        if status.configured and (status.oldest or 0.0) > site.settings.stale_after
+    ]
+    return first_ones((_stale(site, *pair) for pair in late), "destination")
 
 
 def _stale(site: Site, name: str, status: DestinationStatus) -> Problem:
@@ -49,7 +49,7 @@ def _stale(site: Site, name: str, status: DestinationStatus) -> Problem:
 def unknown(site: Site) -> Problems:
     """Whether messages wait for a destination that is not configured."""
     due = {name: each for name, each in site.destinations.items() if not each.configured and each.oldest is not None}
-    yield from first_ones([*due.items()], lambda pair: _unknown(site, *pair), "destination")
+    return first_ones((_unknown(site, *pair) for pair in due.items()), "destination")
 
 
 def _unknown(site: Site, name: str, status: DestinationStatus) -> Problem:
@@ -116,7 +116,7 @@ def dead_letters(site: Site) -> Problems:
     """Whether dead letters wait for a person."""
     dead = [(name, each) for name, each in site.destinations.items() if each.states["dead"]]
     worst = sorted(dead, key=lambda pair: (-pair[1].states["dead"], pair[0]))
-    yield from first_ones(worst, lambda pair: _dead(*pair), "destination")
+    return first_ones((_dead(*pair) for pair in worst), "destination")
 
 
 def _dead(name: str, status: DestinationStatus) -> Problem:
@@ -138,8 +138,8 @@ def _dead(name: str, status: DestinationStatus) -> Problem:
 
 def keys(site: Site) -> Problems:
     """Whether a dead message holds up keys."""
-    held = [(name, each.held_up) for name, each in site.destinations.items() if each.held_up]
-    yield from first_ones(held, lambda pair: _keys(*pair), "destination")
+    held = ((name, each.held_up) for name, each in site.destinations.items() if each.held_up)
+    return first_ones((_keys(*pair) for pair in held), "destination")
 
 
 def _keys(name: str, count: int) -> Problem:

@@ -18,7 +18,7 @@ from outbox_tasks.operating.messages.acts import is_json
 from outbox_tasks.operating.messages.filters import CHANGEABLE
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Lookup
 from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
-from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
+from outbox_tasks.operating.messages.payload import laid_out
 from outbox_tasks.text import shell_line
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.overview import status_of
@@ -28,9 +28,8 @@ from outbox_tasks.web.visit import FEW_SHOWN, Visit
 PAYLOAD_BYTES = 64 * 1024
 """How much of a payload the page reads. Only if that is all of it, JSON is laid out on several lines."""
 
-SHOWN_CHARACTERS, HEXADECIMAL_BYTES = 12_000, 512
-"""How much of a payload or of headers the page shows, and how much of a payload that is not text. A download has all of
-the payload."""
+SHOWN_CHARACTERS = 12_000
+"""How much of a payload or of headers the page shows. A download has all of the payload."""
 
 TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -83,12 +82,9 @@ def _contents(visit: Visit, message: dict[str, Any]) -> dict[str, Any]:
     payload = bytes(message["payload"])
     is_whole = message["size"] == len(payload)
     text = laid_out(payload) if is_whole else _decoded(payload)
-    shown = hexadecimal(payload, HEXADECIMAL_BYTES // 16) if text is None else text[:SHOWN_CHARACTERS]
-    longer = len(payload) > HEXADECIMAL_BYTES if text is None else len(text) > SHOWN_CHARACTERS
     return {
-        "payload": shown,
-        "is_text": text is not None,
-        "is_cut": longer or not is_whole,
+        "payload": text and text[:SHOWN_CHARACTERS],
+        "is_cut": text is not None and (not is_whole or len(text) > SHOWN_CHARACTERS),
         "headers": _headers(message["headers"]),
         "trace": _trace(visit, message["headers"]),
     }
