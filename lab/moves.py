@@ -42,7 +42,7 @@ TABLE = (
     Move("take singly", ("ready", "held"), ("leased",), TAKE, "with a key only the first message of it"),
     Move("take a batch", ("ready", "held"), ("begun",), TAKE, "of a key the first messages; its send has begun"),
     Move("put aside", ("ready",), ("held",), "`keys.sql`", "its key is busy, or it is not due yet"),
-    Move("bury", ("ready", "held"), ("dead",), "`claim/unroutable.sql`", "its destination is unknown for an hour"),
+    Move("bury", ("ready", "held"), ("dead",), "`claim/bury.sql`", "its destination is unknown for an hour"),
     Move("begin", ("leased",), ("begun",), "`deliver/begin.sql`", "the token; its destination gets something now"),
     # A settle does not ask whether the lease has run out, nor whether the begin is still known: a crash may undo it.
     Move("settle: sent or discarded", LEASES, OVER, "`deliver/sent.sql`, `deliver/settle.sql`", "the token"),

@@ -142,13 +142,13 @@ class Single(NamedTuple):
     """More was due than the claim took: the worker that sends this one wakes the claim."""
 
 
-class DrainAsked(NamedTuple):
-    """A drain that a claim has reserved a slot for."""
+class Slot(NamedTuple):
+    """The right of one drain to work on a destination."""
 
     destination: str
     token: str
-    slot: int = 0
-    """The number of the slot, from 1 on; 0: not known, it did not come from the tables."""
+    number: int = 0
+    """From 1 on; 0: not known, as its task does not carry it."""
 
 
 FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import DrainAsked, LeasedMessage, Single, Step
+from outbox_tasks.model import LeasedMessage, Single, Slot, Step
 from outbox_tasks.relay.claim import Pace, _shared, claim
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.settle import Listener
@@ -16,14 +16,14 @@ from outbox_tasks.relay.store.takes import Batch
 
 def keep_house(store: Store) -> None:
     """Take back the leases that have run out, and make the messages due whose wait is over."""
-    store.keep_house(at_once=True)
+    store.claims.keep_house(at_once=True)
 
 
-def claimed(store: Store, queued: int = 0, pace: Pace | None = None) -> tuple[list[Single], list[DrainAsked]]:
+def claimed(store: Store, queued: int = 0, pace: Pace | None = None) -> tuple[list[Single], list[Slot]]:
     """The tasks of one claim. Without a `pace`: of a process that knows its destinations to be quick."""
-    tasks: tuple[list[Single], list[DrainAsked]] = ([], [])
+    tasks: tuple[list[Single], list[Slot]] = ([], [])
 
-    def send(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+    def send(singles: Sequence[Single], drains: Sequence[Slot]) -> None:
         tasks[0].extend(singles)
         tasks[1].extend(drains)
 
@@ -34,9 +34,9 @@ def claimed(store: Store, queued: int = 0, pace: Pace | None = None) -> tuple[li
 def take(store: Store, shares: Mapping[str, int]) -> list[Single]:
     """Lease messages singly: of each destination up to so many."""
     keep_house(store)
-    due = {row.destination: row for row in store.due(10_000)}
+    due = {row.destination: row for row in store.claims.due(10_000)}
     wanted = {name: _shared(due[name], most) for name, most in shares.items() if name in due}
-    return store.take_singly(wanted) if wanted else []
+    return store.claims.take_singly(wanted) if wanted else []
 
 
 def take_batch(store: Store, destination: str = "orders") -> Batch:
@@ -49,7 +49,7 @@ def take_batch(store: Store, destination: str = "orders") -> Batch:
 
 def begin(store: Store, single: Single) -> LeasedMessage | None:
     """Let the send of a single begin."""
-    return store.begin(single.token, single.destination)
+    return store.leases.begin(single.token, single.destination)
 
 
 def drain_batches(store: Store, publishers: Mapping[str, Publisher]) -> Counter[Step]:

@@ -24,7 +24,7 @@ from outbox_tasks.broker.pinned import PATIENCE, transport_options, trouble
 from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.tls import own_connection
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
-from outbox_tasks.model import DrainAsked, Single
+from outbox_tasks.model import Single, Slot
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import one_line, redacted, said, without_secrets
 
@@ -177,12 +177,12 @@ class Broker:
         with self.producer() as producer:
             return {queue: queue_length(producer, queue) for queue in queues_of(self.settings)}
 
-    def send(self, singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+    def send(self, singles: Sequence[Single], slots: Sequence[Slot]) -> None:
         """Enqueue the tasks, all in one batch where the transport has batches."""
-        several = len(singles) + len(drains) > 1
+        several = len(singles) + len(slots) > 1
         with self.producer() as producer, batch(producer, 500) if several else nullcontext():
-            for drain in drains:
-                self.enqueue(producer, DRAIN_QUEUE, DRAIN_TASK, str(uuid4()), (drain.destination, drain.token))
+            for slot in slots:
+                self.enqueue(producer, DRAIN_QUEUE, DRAIN_TASK, str(uuid4()), (slot.destination, slot.token))
             for single in singles:
                 arguments = (single.event_type, single.destination, single.attempts, single.token)
                 more = {"more": True} if single.more else {}

@@ -15,8 +15,8 @@ from outbox_tasks.cli.shared.store import open_store, relay_settings
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import overview
 from outbox_tasks.relay.drain import Drained
-from outbox_tasks.relay.drain_all import drain_all
 from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.send_all import send_all
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.counters import Counters
@@ -65,7 +65,7 @@ def _run(seconds: float | None) -> int:
             return stopped.is_set() or time.monotonic() > deadline
 
         try:
-            drained = drain_all(store, publishers, _Counting(counters), stop=stop)
+            drained = send_all(store, publishers, _Counting(counters), stop=stop)
             counters.ran("claim", claimed=_sent(drained))
             if _sent(drained):
                 counters.ran("publish")

@@ -14,5 +14,5 @@ A message's way, with the file of each step:
 6. `settle.py` records the verdicts under the lease: into the journal, back to a table that waits, or to the dead.
 
 `store/` has the statements of these steps: `claims`, `takes`, `leases`, `traffic`. The states of a message are told in
-`sql/schema.sql`, the take of keys in `sql/keys.sql`. `drain_all.py` is the whole pipe in one process.
+`sql/schema.sql`, the take of keys in `sql/keys.sql`. `send_all.py` is the whole pipe in one process.
 """

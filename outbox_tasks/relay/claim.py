@@ -1,4 +1,4 @@
-"""Claim: look what is due of each destination, and fan it out. Few messages become singles, each a publish task of its
+"""Claim: count what is due of each destination, and fan it out. Few messages become singles, each a publish task of its
 own; of many, drains take what they can send."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 from uuid import uuid4
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
-from outbox_tasks.model import DrainAsked, Single
+from outbox_tasks.model import Single, Slot
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Buried, Due, Share
 
@@ -32,7 +32,10 @@ SLOW_SENDS_LOOKED_FOR_SECONDS = 0.25
 PROBE_REACH = 100
 """A probe looks among so many messages for one that has never failed."""
 
-Send = Callable[[Sequence[Single], Sequence[DrainAsked]], None]
+BURY_SECONDS = 5.0
+"""Messages to unknown destinations are looked for so often: just after many messages were sent, a look takes 10 ms."""
+
+Send = Callable[[Sequence[Single], Sequence[Slot]], None]
 
 
 @dataclass(slots=True)
@@ -66,11 +69,11 @@ def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Ta
     began = time.monotonic()
     if store.settings.destinations:
         _fan_out(store, send, queued, pace, tally)
-        if store.keep_house():  # leases or waits that are over have made messages due
+        if store.claims.keep_house():  # leases or waits that are over have made messages due
             _fan_out(store, send, queued, pace, tally)
-    if pace.buries():
+    if pace.is_time_to_bury():
         _bury(store, tally)
-    tally.expired, store.expired = store.expired, Counter()
+    tally.expired, store.claims.expired = store.claims.expired, Counter()
     # An idle relay claims again and again: nobody needs to read that.
     level = logging.INFO if tally.did_something else logging.DEBUG
     facts = {"singles": tally.singles, "drains": tally.drains, "seconds": round(time.monotonic() - began, 4)}
@@ -81,17 +84,17 @@ def claim(store: Store, send: Send, queued: Callable[[], int], pace: Pace) -> Ta
 def _fan_out(store: Store, send: Send, queued: Callable[[], int], pace: Pace, tally: Tally) -> None:
     waiting = queued()
     most = min(QUEUED_AT_MOST, int(QUEUED_A_SECOND * store.settings.queue_lease))
-    singles, drains = _look(store, pace, max(0, most - waiting), tally)
-    if singles or drains:
-        _hand_on(store, send, singles, drains)
+    singles, slots = _take_and_reserve(store, pace, max(0, most - waiting), tally)
+    if singles or slots:
+        _enqueue(store, send, singles, slots)
     tally.queued = max(tally.queued, waiting)
     tally.singles += len(singles)
-    tally.drains += len(drains)
+    tally.drains += len(slots)
 
 
 class Pace:
-    """What the claims of one process remember: when they last looked for what is rare, and which destinations are
-    quick."""
+    """What the claims of one process remember: which destinations are quick, and when they last looked for what is
+    rare."""
 
     def __init__(self, quick: Iterable[str] = ()) -> None:
         """`quick`: destinations that are known to be quick."""
@@ -99,16 +102,15 @@ class Pace:
         self._tried: set[str] = set()
         self._buried_at = self._slow_looked_at = -inf
 
-    def buries(self) -> bool:
-        """Whether it is time to look for messages to unknown destinations: each 5 seconds, because just after many
-        messages were sent, a look takes 10 ms."""
+    def is_time_to_bury(self) -> bool:
+        """Whether it is time to look for messages to unknown destinations. If so, the next time is later."""
         now = time.monotonic()
-        if now < self._buried_at + 5:
+        if now < self._buried_at + BURY_SECONDS:
             return False
         self._buried_at = now
         return True
 
-    def rooms(self, store: Store, due: Sequence[Due]) -> dict[str, int]:
+    def singles_allowed(self, store: Store, due: Sequence[Due]) -> dict[str, int]:
         """How many more singles of these destinations may be on their way; no entry: any number.
 
         A slow destination must not hold all processes. So there are three cases, looked at each quarter of a second:
@@ -128,19 +130,19 @@ class Pace:
         slow = {name for name, (_, count) in outstanding.items() if count} & self._quick
         if slow:
             self._quick -= slow
-            store.hold_back(sorted(slow))
-        rooms: dict[str, int] = {}
+            store.claims.hold_back(sorted(slow))
+        allowed: dict[str, int] = {}
         for name in unsure | (slow & {row.destination for row in due}):
             leases = outstanding.get(name, (0, 0))[0]
             if name in self._tried and not leases:
                 self._quick.add(name)
             self._tried.add(name)
             if name not in self._quick:
-                rooms[name] = max(0, store.traffic.slots(name) - leases)
-        return rooms
+                allowed[name] = max(0, store.traffic.slots(name) - leases)
+        return allowed
 
 
-def _look(store: Store, pace: Pace, room: int, tally: Tally) -> tuple[list[Single], list[DrainAsked]]:
+def _take_and_reserve(store: Store, pace: Pace, room: int, tally: Tally) -> tuple[list[Single], list[Slot]]:
     """Take what goes singly, and reserve slots for drains. `room`: how many more singles the publish queue may have.
 
     For each destination that is not shut there are three cases. 1. A drain is at work, or more is due than may travel
@@ -148,47 +150,48 @@ def _look(store: Store, pace: Pace, room: int, tally: Tally) -> tuple[list[Singl
     becomes a single. 3. Not all of it fits, and `singles` is "all": as many as fit become singles, and one of these
     wakes the next claim.
     """
-    due = store.due(MANY_DUE)
+    due = store.claims.due(MANY_DUE)
     random.shuffle(due)  # so that no destination is always the last one
-    free = [row for row in due if not row.shut]
-    rooms = pace.rooms(store, free) if free else {}
+    reachable = [row for row in due if not row.shut]
+    allowed = pace.singles_allowed(store, reachable) if reachable else {}
     shares = _probes(store, [row for row in due if row.probe])
     drains: dict[str, tuple[int, int]] = {}
     partly_taken: set[str] = set()
-    for row in free:
+    for row in reachable:
         name, limit = row.destination, store.limits.of(row.destination).singles
         if limit != "all" and (row.drains or row.total > min(limit, room)):
-            more = _more_drains(store, row, rooms.get(name))
+            more = _more_drains(store, row, allowed.get(name))
             if more and row.total > min(limit, room):
                 drains[name] = more
             continue
-        most = min(row.total, room, rooms.get(name, row.total))
-        if most < row.total or name in rooms:  # what is written meanwhile finds no room, either
+        most = min(row.total, room, allowed.get(name, row.total))
+        if most < row.total or name in allowed:  # what is written meanwhile finds no room, either
             partly_taken.add(name)
         tally.held_back = tally.held_back or room < row.total
-        if most := store.traffic.granted(name, most):
+        if most := store.traffic.grant(name, most):
             shares[name] = _shared(row, most)
             room -= most
     singles = _take(store, shares) if shares else []
-    return _waking(singles, partly_taken), store.ask_drains(drains) if drains else []
+    return _waking(singles, partly_taken), store.claims.reserve_slots(drains) if drains else []
 
 
-def _more_drains(store: Store, row: Due, room: int | None) -> tuple[int, int] | None:
-    """How many drains of a destination may be at work in all, and how many are to be started; None: none is."""
+def _more_drains(store: Store, row: Due, allowed: int | None) -> tuple[int, int] | None:
+    """How many drains of a destination may be at work in all, and how many are to be started; None: none is.
+    `allowed`: how many more, unless the destination is quick."""
     slots = store.traffic.slots(row.destination)
-    if room is not None:
-        slots = min(slots, row.drains + room)
+    if allowed is not None:
+        slots = min(slots, row.drains + allowed)
     wanted = slots - row.drains if row.total >= MANY_DUE else min(1, slots) - row.drains
     return (slots, wanted) if wanted > 0 else None
 
 
 def _take(store: Store, shares: Mapping[str, Share]) -> list[Single]:
     """Take messages singly, and give back what was granted for more than there were."""
-    singles = store.take_singly(shares)
+    singles = store.claims.take_singly(shares)
     count = Counter(single.destination for single in singles)
     for name, share in shares.items():
         if share.token is None:
-            store.traffic.put_back(name, share.free + share.held + share.fresh - count[name])
+            store.traffic.return_unused(name, share.keyless + share.held + share.new - count[name])
         elif not count[name]:
             store.traffic.untried(name, share.token)
     return singles
@@ -205,9 +208,9 @@ def _probes(store: Store, due: Sequence[Due]) -> dict[str, Share]:
     for row in due:
         if row.destination in granted:
             token = tokens[row.destination]
-            if row.fresh:
+            if row.new:
                 shares[row.destination] = Share(0, 0, PROBE_REACH, token)
-            elif row.free or row.alone:
+            elif row.keyless or row.alone:
                 shares[row.destination] = Share(1, 0, 0, token)
             else:
                 shares[row.destination] = Share(0, PROBE_REACH, 0, token)
@@ -215,9 +218,10 @@ def _probes(store: Store, due: Sequence[Due]) -> dict[str, Share]:
 
 
 def _shared(row: Due, most: int) -> Share:
-    free = min(most, row.free + row.alone)
-    held = min(most - free, row.held)
-    return Share(free, held, min(most - free - held, row.fresh))
+    """How many messages of each kind make `most`."""
+    keyless = min(most, row.keyless + row.alone)
+    held = min(most - keyless, row.held)
+    return Share(keyless, held, min(most - keyless - held, row.new))
 
 
 def _waking(singles: list[Single], names: set[str]) -> list[Single]:
@@ -233,20 +237,20 @@ def _waking(singles: list[Single], names: set[str]) -> list[Single]:
     return singles
 
 
-def _hand_on(store: Store, send: Send, singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+def _enqueue(store: Store, send: Send, singles: Sequence[Single], slots: Sequence[Slot]) -> None:
     """Send the tasks to the broker. If it refuses, give all leases and slots back. A task that arrived all the same
     finds at its begin that its lease, or its slot, is gone."""
     try:
-        send(singles, drains)
+        send(singles, slots)
     except BrokerUnreachable:
-        store.give_back([single.token for single in singles])
-        for drain in drains:
-            store.end_drain(drain)
+        store.leases.give_back([single.token for single in singles])
+        for slot in slots:
+            store.claims.end_drain(slot)
         raise
 
 
 def _bury(store: Store, tally: Tally) -> None:
     try:
-        tally.buried += store.bury_strangers()
+        tally.buried += store.claims.bury()
     except DatabaseTooSlow as error:
         log.warning("messages to unknown destinations were not looked for: %s", error)

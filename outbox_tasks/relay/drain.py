@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import DatabaseUnavailable
-from outbox_tasks.model import DrainAsked, Step
+from outbox_tasks.model import Slot, Step
 from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
@@ -54,34 +54,29 @@ def drain(
         if time.monotonic() > deadline or stop():
             drained.more = True
             break
-        store.keep_house()
+        store.claims.keep_house()
     return drained
 
 
 def drain_in_slot(
     store: Store,
     publishers: Mapping[str, Publisher],
-    reserved: DrainAsked,
+    slot: Slot,
     listener: Listener,
     *,
-    begun: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Drained | None:
-    """`drain` in the slot that was reserved for it, and free the slot. `begun`: the slot is this drain's already. The
-    drain ends after a batch if a person has lowered the concurrency below its slot. None: somebody else has the slot by
-    now, or the number of the slot is above the concurrency."""
+    """`drain` in a slot whose drain has begun, and free the slot. The drain ends after a batch if a person has lowered
+    the concurrency below the number of its slot. None: the number is above the concurrency already."""
 
     def too_many() -> bool:
-        most = store.limits.of(reserved.destination).concurrency
-        return most is not None and slot > most
+        most = store.limits.of(slot.destination).concurrency
+        return most is not None and slot.number > most
 
-    slot = reserved.slot if begun else store.begin_drain(reserved)
-    if not slot:
-        return None
     try:
         if too_many():
             return None
-        return drain(store, publishers, reserved.destination, listener, stop=lambda: stop() or too_many())
+        return drain(store, publishers, slot.destination, listener, stop=lambda: stop() or too_many())
     finally:
         with suppress(DatabaseUnavailable):  # then the slot is free in a moment by itself
-            store.end_drain(reserved)
+            store.claims.end_drain(slot)

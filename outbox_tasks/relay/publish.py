@@ -26,9 +26,9 @@ def publish(
     Raises `DatabaseUnavailable` if the send could not begin, or could not be settled.
     """
     began = time.monotonic()
-    message = store.begin(token, destination)
+    message = store.leases.begin(token, destination)
     if message is None:
-        store.give_back([token])
+        store.leases.give_back([token])
         return None
     # Only the claim looks at the limits of a destination, so what fails there goes back to the table.
     by_celery = by_celery and destination in store.settings.destinations and not store.limits.of(destination).is_limited

@@ -65,7 +65,9 @@ class SharedPublisher:
             self._free.pop().close()
 
 
-def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+def send_at_once(
+    publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
+) -> list[Outcome]:
     """One outcome per message, whatever the publisher does."""
     publisher = publishers.get(destination)
     if publisher is None:  # a relay with newer settings has claimed them, and can also send them

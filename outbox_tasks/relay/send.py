@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import LeasedMessage, Outcome, Result, Step, Verdict
-from outbox_tasks.relay.publishers import send as send_at_once
+from outbox_tasks.relay.publishers import send_at_once
 from outbox_tasks.relay.retry import judge, unsendable
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing

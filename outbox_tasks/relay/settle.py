@@ -89,14 +89,14 @@ def _record(
     sent, or no message was sent: somebody else sends them. 3. It was lost after they were sent: then they arrive
     twice, and get a note that says why."""
     _tell_the_breaker(store, token, destination, verdicts, deadline, listener)
-    record = partial(store.settle, token, destination, verdicts)
+    record = partial(store.leases.settle, token, destination, verdicts)
     (ours, more), tries = _patiently(record, deadline, destination, len(verdicts), partial(record, unhurried=True))
     if len(ours) == len(verdicts):
         return Settled(verdicts, more)
     lost = [v for v in verdicts if v.message.seq not in ours and v.step is not Step.HANDED]
     if in_vain := [verdict.message for verdict in lost if verdict.sent]:
         # An earlier try, whose answer did not arrive, may have settled them.
-        note = partial(store.sent_in_vain, in_vain, tried_before=tries > 0)
+        note = partial(store.leases.sent_in_vain, in_vain, tried_before=tries > 0)
         _patiently(note, deadline, destination, len(in_vain))
     stale = {verdict.message.seq for verdict in lost}
     return Settled([replace(v, step=Step.STALE) if v.message.seq in stale else v for v in verdicts], more)

@@ -39,7 +39,7 @@ def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
         explain(error, schema)
         raise
     if ended:
-        opened.wake(run.is_completed)
+        opened.wake(run.note_completed)
         if (following or run.frees_key) and run.nudge is not None:
             opened.wake(run.nudge)
         return

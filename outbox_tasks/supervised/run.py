@@ -133,7 +133,7 @@ class SupervisedRun:
     def rows(self) -> list[Row]:
         return [row for _, row in self.following]
 
-    def is_completed(self, *_: Any, **__: Any) -> None:
+    def note_completed(self, *_: Any, **__: Any) -> None:
         """Called when the transaction that completes it was committed."""
         self.completed = True
 

@@ -76,7 +76,7 @@ def _return_in_time(task: Task, resources: Resources) -> None:
     now = time.monotonic()
     if now < resources.claim_returns_at or not resources.tasks_may_wait:
         return
-    wait = resources.store.until_next_due(resources.settings.claim_interval)
+    wait = resources.store.claims.next_due(resources.settings.claim_interval)
     if wait is not None:
         wait = max(wait, 0.05)  # messages that are due soon after one another share a claim
         resources.claim_returns_at = now + wait
@@ -91,7 +91,7 @@ def _end_lost_leases(resources: Resources) -> None:
         check_broker(resources, resources.broker, resources.store)
         if resources.database_was_away:
             resources.database_was_away = False
-            if count := resources.store.note_lost_commits():
+            if count := resources.store.claims.note_lost_commits():
                 log.warning("the database may have lost its last commits: %d messages may be delivered again", count)
     except DatabaseTooSlow as error:
         log.warning("leases that nobody will use were not ended: %s", error)

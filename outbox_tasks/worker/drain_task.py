@@ -11,7 +11,7 @@ from celery.worker import state
 
 from outbox_tasks.broker.names import DRAIN_TASK
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
-from outbox_tasks.model import DrainAsked
+from outbox_tasks.model import Slot
 from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.settings.pipe import DRAIN_SECONDS
@@ -47,14 +47,13 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
             # A commit that did not know what a person has set has sent this drain. So the claim is needed.
             wake_claim(resources)
             return "its messages travel singly"
-        reserved = _slot(resources, destination) if token is None else DrainAsked(destination, token)
+        slot = _slot(resources, destination, token)
         task_waits = _task_waits(resources)
-        drained = reserved and drain_in_slot(
+        drained = slot and drain_in_slot(
             resources.store,
             resources.publishers,
-            reserved,
+            slot,
             listener,
-            begun=token is None,
             stop=lambda: _worker_stops() or task_waits(),
         )
         if drained is None:
@@ -64,9 +63,13 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
         return str(drained)
 
 
-def _slot(resources: Resources, destination: str) -> DrainAsked | None:
-    """A slot for a drain that a commit has woken."""
-    return resources.store.take_slot(destination, resources.store.traffic.slots(destination))
+def _slot(resources: Resources, destination: str, token: str | None) -> Slot | None:
+    """The slot in which the drain works: the one that a claim has reserved, or a new one, if a commit has woken the
+    drain."""
+    store = resources.store
+    if token is None:
+        return store.claims.take_slot(destination, store.traffic.slots(destination))
+    return store.claims.begin_drain(Slot(destination, token))
 
 
 def _worker_stops() -> bool:

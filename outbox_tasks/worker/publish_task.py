@@ -102,5 +102,5 @@ def _retry(task: Task, resources: Resources, verdict: Verdict) -> str:
         facts = {"message_id": message.id, "destination": message.destination, "lease": token}
         text = "message %s to %s goes back to the table, lease %s: its retry was refused: %s"
         log.warning(text, message.id, message.destination, token, refused.reason, extra=facts)
-        resources.store.give_back([token], verdict.wait)
+        resources.store.leases.give_back([token], verdict.wait)
         raise Retry(f"{verdict.code}", when=verdict.wait) from refused

@@ -74,11 +74,11 @@ def _end_leases(settings: Settings, pid: int | None) -> None:
     for pause in PAUSES_SECONDS:
         time.sleep(pause)
         with suppress(DatabaseUnavailable):
-            dead = {name for name in store.holders(neighbourhood()) if is_gone(name)}
+            dead = {name for name in store.claims.holders(neighbourhood()) if is_gone(name)}
             # The system gives the number of `pid` to no other process until its parent has waited for it.
             dead |= {holder(pid)} if pid is not None and not alive(pid) else set()
             for name in sorted(dead):
-                if count := store.recall(name):
+                if count := store.claims.recall(name):
                     log.warning("the process %s is gone: %d leases end now", name, count)
         # Keep no connection open meanwhile: a process that the pool forks must not share it.
         store.engine.dispose()

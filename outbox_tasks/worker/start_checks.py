@@ -83,7 +83,7 @@ def check_broker(resources: Resources, broker: Broker, store: Store) -> None:
         store.ask("report/stopped.sql", name=CROSSED, started="")
         resources.crossed = False
     if forgotten:
-        log.warning("the broker was emptied, or is new: %d leases end now", store.recall())
+        log.warning("the broker was emptied, or is new: %d leases end now", store.claims.recall())
 
 
 def check_pool(resources: Resources, worker: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay.publishers import send
+from outbox_tasks.relay.publishers import send_at_once
 from outbox_tasks.relay.send import send_in_order
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -59,7 +59,7 @@ def message(number: int = 0, **fields: Any) -> LeasedMessage:
 
 def sent_by(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
     """The outcomes as the pipe sees them, for which an exception is a reason to try again."""
-    return send({"orders": publisher}, "orders", messages)
+    return send_at_once({"orders": publisher}, "orders", messages)
 
 
 def published(target: Counterpart, *messages: LeasedMessage, options: str = "", **values: Any) -> list[Outcome]:

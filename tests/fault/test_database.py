@@ -156,8 +156,8 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
     with ExitStack() as undone:
         undone.callback(other.dispose)
         store = undone.enter_context(closing(Store.connect(before)))
-        assert store.note_lost_commits() is None
-        assert store.note_lost_commits() is None
+        assert store.claims.note_lost_commits() is None
+        assert store.claims.note_lost_commits() is None
         assert examine(before, only=["timeline_changed"]).problems == []
         standby_told = examine(after).problems[0]
         assert (standby_told.code, "is a standby." in standby_told.fact) == ("database_read_only", True)
@@ -173,8 +173,8 @@ def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_r
         with psycopg.connect(standby.url, autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
         taken_over = undone.enter_context(closing(Store.connect(after)))
-        assert taken_over.note_lost_commits() == 3
-        assert taken_over.note_lost_commits() is None
+        assert taken_over.claims.note_lost_commits() == 3
+        assert taken_over.claims.note_lost_commits() is None
         _deliver(taken_over, arrived)
         assert sorted(arrived) == sorted(ids * 2)
         assert {row.last_error_code for row in rows.archived()} == {"timeline_changed"}

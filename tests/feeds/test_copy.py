@@ -23,7 +23,7 @@ from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.source import Source, open_source
 from outbox_tasks.feeds.store import Copy, Feeds
 from outbox_tasks.model import Step
-from outbox_tasks.relay.drain_all import drain_all
+from outbox_tasks.relay.send_all import send_all
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings
@@ -367,7 +367,7 @@ def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store, monk
 
 def relayed(store: Store, receiver: Receiver) -> Counter[Step]:
     """What became of the messages, as `outbox-tasks drain` sends them: with those of the feeds."""
-    return drain_all(store, dict.fromkeys(store.settings.destinations, receiver), Listener()).steps
+    return send_all(store, dict.fromkeys(store.settings.destinations, receiver), Listener()).steps
 
 
 def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import DrainAsked, Single, Step, Verdict
+from outbox_tasks.model import Single, Slot, Step, Verdict
 from outbox_tasks.relay.claim import MANY_DUE, QUEUED_A_SECOND, QUEUED_AT_MOST, Pace, claim
 from outbox_tasks.relay.store import Store
 from tests.claims import begin, claimed, keep_house, take_batch
@@ -53,10 +53,10 @@ def test_a_drain_has_its_slot_until_it_ends(new_store: MakeStore, rows: Rows) ->
     rows.insert(100)
     store = new_store()
     _, [asked] = claimed(store)
-    assert store.begin_drain(asked)
-    assert not store.begin_drain(asked)  # its task comes twice
+    assert store.claims.begin_drain(asked)
+    assert not store.claims.begin_drain(asked)  # its task comes twice
     assert claimed(store) == ([], [])
-    store.end_drain(asked)
+    store.claims.end_drain(asked)
     assert len(claimed(store)[1]) == 1
 
 
@@ -64,15 +64,15 @@ def test_a_slot_of_a_drain_that_was_killed_is_free_when_its_time_is_over(new_sto
     rows.insert(100)
     store = new_store()
     _, [killed] = claimed(store)
-    store.begin_drain(killed)
+    store.claims.begin_drain(killed)
     with rows.engine.begin() as connection:
         schema = store.settings.database_schema
         connection.execute(text(f"UPDATE {schema}.outbox_drains SET until = now() - interval '1 second'"))
     _, [following] = claimed(store)
     assert following.token != killed.token
-    assert not store.begin_drain(killed)
-    store.end_drain(killed)  # this does not free the slot of its successor
-    assert store.begin_drain(following)
+    assert not store.claims.begin_drain(killed)
+    store.claims.end_drain(killed)  # this does not free the slot of its successor
+    assert store.claims.begin_drain(following)
 
 
 @pytest.mark.parametrize(("count", "drains"), [(60, 1), (MANY_DUE, 3)])
@@ -93,7 +93,7 @@ def test_a_message_that_found_no_room_need_not_wait_for_beat(new_store: MakeStor
     assert claimed(store, pace=pace)[0] == []
     message = begin(store, single)
     assert message
-    store.settle(single.token, "orders", [Verdict(message, Step.SENT)])
+    store.leases.settle(single.token, "orders", [Verdict(message, Step.SENT)])
     [single] = claimed(store, pace=pace)[0]
     assert not single.more  # known to be quick: there is always room
 
@@ -119,7 +119,7 @@ def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_oth
     for single in sent:
         message = begin(store, single)
         assert message
-        store.settle(single.token, "orders", [Verdict(message, Step.SENT)])
+        store.leases.settle(single.token, "orders", [Verdict(message, Step.SENT)])
     assert look() == 17  # all that was sent before has ended
     begin(store, sent[3])
     with rows.engine.begin() as connection:
@@ -144,7 +144,7 @@ def test_what_was_taken_back_is_told_once(store: Store, rows: Rows) -> None:
     rows.insert()
     claimed(store)
     rows.change(locked_until=seconds_from_now(-1))
-    store.keep_house(at_once=True)
+    store.claims.keep_house(at_once=True)
     expired = [claim(store, lambda *_: None, lambda: 0, Pace(["orders"])).expired for _ in range(2)]
     assert expired == [{("orders", "lease_expired"): 1}, {}]
 
@@ -154,7 +154,7 @@ def test_a_broker_that_refuses_leaves_no_lease_and_no_slot(new_store: MakeStore,
     rows.insert(100, destination="mails")
     store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
 
-    def refuse(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+    def refuse(singles: Sequence[Single], drains: Sequence[Slot]) -> None:
         assert singles
         assert drains
         raise BrokerUnreachable(url="redis://gone", reason="refused")
@@ -180,15 +180,15 @@ def test_the_next_message_that_is_due_within_some_seconds_is_found(
 ) -> None:
     rows.insert(key=keys[0], locked_until=seconds_from_now(3600))
     take_batch(store)  # it puts messages aside that have keys, and are not due
-    assert store.until_next_due(50) is None
+    assert store.claims.next_due(50) is None
     rows.insert(key=keys[1], locked_until=seconds_from_now(40))
     rows.insert(key=keys[2], locked_until=seconds_from_now(30))
     take_batch(store)
-    assert 10 < (store.until_next_due(50) or 0) <= 30
+    assert 10 < (store.claims.next_due(50) or 0) <= 30
 
 
 def test_behind_a_message_of_its_key_nothing_is_due(store: Store, rows: Rows) -> None:
     rows.insert(key="a", locked_until=seconds_from_now(3600))
     rows.insert(key="a", locked_until=seconds_from_now(30))
     take_batch(store)
-    assert store.until_next_due(50) is None
+    assert store.claims.next_due(50) is None

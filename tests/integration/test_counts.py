@@ -127,7 +127,7 @@ class TestOldest:
         store = new_store(destinations={"orders": {"url": stream.url, "on_dead": "skip"}})
         rows.insert(1, key="a", **DEAD)
         rows.insert(4, **due(600, key="a"))
-        store.keep_house()  # frees the key
+        store.claims.keep_house()  # frees the key
         assert (of(store).held_up, of(store).oldest) == (0, pytest.approx(600, abs=30))
 
     def test_of_a_time_of_minus_infinity_is_long(self, store: Store, rows: Rows) -> None:
@@ -196,7 +196,7 @@ def test_the_archive_is_counted_up_to_so_many_rows_of_the_journal(
     assert archived(store) == (0, False)
     for _ in range(30):
         batch = lease(10)
-        store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
+        store.leases.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
     assert archived(store) == (300, False)
     connection.execute(text(f"ANALYZE {rows.tables.messages.schema}.outbox_journal"))
     connection.commit()

@@ -82,7 +82,7 @@ outbox.install(app)
 
 DELIVERED = """
 from django.db import connection, transaction
-from outbox_tasks.relay.drain_all import drain_all
+from outbox_tasks.relay.send_all import send_all
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
@@ -90,7 +90,7 @@ from relay import outbox
 with transaction.atomic():
     outbox.publish(connection, "order.created", {"id": 1})
 print("Nudge:", outbox.settings.nudge)
-print("Drained:", drain_all(Store.connect(outbox.settings), Publishers(outbox.settings), Listener()))
+print("Drained:", send_all(Store.connect(outbox.settings), Publishers(outbox.settings), Listener()))
 """
 
 

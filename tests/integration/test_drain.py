@@ -145,11 +145,11 @@ def test_what_a_pause_or_others_at_work_leave_is_reported(told: Told, rows: Rows
     rows.insert(1)
     assert told(here) == (1, "Sent 0. orders still has 1 message, because it is paused by ada: moving house.")
     pauses.resume(store, "orders", "ada")
-    [reserved] = store.ask_drains({"orders": (1, 1)})
+    [reserved] = store.claims.reserve_slots({"orders": (1, 1)})
     code, text = told(here)
     assert (code, len(stream)) == (1, 0), text
     assert "orders still has 1 message, because its rate_limit or concurrency is used up for now." in text
-    store.end_drain(reserved)
+    store.claims.end_drain(reserved)
     assert told(here) == (0, "Sent 1. Nothing more is due.")
 
 

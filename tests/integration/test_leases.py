@@ -56,7 +56,7 @@ def begun(store: Store, single: Single) -> LeasedMessage:
 
 def settle(store: Store, token: str, *verdicts: Verdict) -> set[int]:
     """The numbers of the messages that were still ours."""
-    return store.settle(token, "orders", verdicts)[0]
+    return store.leases.settle(token, "orders", verdicts)[0]
 
 
 def due_in(rows: Rows, id: str) -> float:
@@ -131,7 +131,7 @@ class TestALeaseThatRanOut:
         keep_house(store)
         single()
         rows.change(locked_until=seconds_from_now(-3))
-        assert store.keep_house()
+        assert store.claims.keep_house()
 
     def test_in_the_middle_of_a_send_counts_the_attempt_and_its_message_travels_alone_until_one_ends(
         self, store: Store, rows: Rows, single: MakeSingle
@@ -270,7 +270,7 @@ class TestSettle:
         verdicts += [Verdict(lost, Step.BEHIND, sent=False)]
         assert settle(store, batch.token, *verdicts) == {message.seq for message in batch.messages}
         assert (rows.one(failed.id).attempts, rows.one(lost.id).attempts) == (1, 0)
-        store.sent_in_vain(batch.messages, tried_before=tried_before)
+        store.leases.sent_in_vain(batch.messages, tried_before=tried_before)
         assert [row.last_error_code for row in rows.archived()] == [settled_code]
         codes = [(rows.one(m.id).last_error_code, rows.one(m.id).history[-1]["what"]) for m in (failed, lost)]
         assert codes == [("busy", "sent in vain"), ("unsettled", "sent in vain")]
@@ -296,7 +296,7 @@ class TestGiveBack:
     ) -> None:
         taken, sending = single(), single()
         begun(store, sending)
-        store.give_back([taken.token, sending.token, str(uuid4())])
+        store.leases.give_back([taken.token, sending.token, str(uuid4())])
         assert begin(store, taken) is None
         [again] = take(store, {"orders": 10})
         row = rows.one(taken.id)
@@ -313,8 +313,8 @@ class TestRecall:
         lease(2)
         taken = single()
         [later] = rows.insert(1, locked_until=seconds_from_now(60))
-        assert store.recall("elsewhere:1") == 0
-        assert store.recall() == 1
+        assert store.claims.recall("elsewhere:1") == 0
+        assert store.claims.recall() == 1
         assert [str(row.id) for row in rows.hot() if due_in(rows, str(row.id)) <= 0] == [taken.id]
         assert begin(store, taken) is None
         assert [again.id for again in take(store, {"orders": 10})] == [taken.id]
@@ -324,7 +324,7 @@ class TestRecall:
     def test_a_retry_still_waits_for_its_time(self, store: Store, rows: Rows, single: MakeSingle) -> None:
         taken = single()
         settle(store, taken.token, Verdict(begun(store, taken), Step.RETRY, 30.0, "busy", "later"))
-        assert store.recall() == 1
+        assert store.claims.recall() == 1
         assert 20 < due_in(rows, taken.id) <= 30
 
     def test_ends_what_a_dead_process_has_begun(
@@ -332,8 +332,8 @@ class TestRecall:
     ) -> None:
         begun(store, single())
         lease(2)
-        assert store.recall("elsewhere:1") == 0
-        assert store.recall(holder()) == 3
+        assert store.claims.recall("elsewhere:1") == 0
+        assert store.claims.recall(holder()) == 3
         keep_house(store)
         assert [(row.last_error_code, row.attempts) for row in rows.hot()] == [("unsettled", 1)] * 3
         assert [len(take_batch(store).messages) for _ in range(3)] == [1, 1, 1]
@@ -345,7 +345,7 @@ class TestBuryStrangers:
         for key in (None, "order:42"):
             for due in (60, -1, 60 - UNKNOWN_GRACE_SECONDS):
                 rows.insert(destination="new", locked_until=seconds_from_now(due), key=key)
-        assert store.bury_strangers() == []
+        assert store.claims.bury() == []
 
     @pytest.mark.parametrize("key", [None, "k"])
     def test_gets_through_any_number_of_destinations_and_rows(
@@ -358,7 +358,7 @@ class TestBuryStrangers:
         rows.insert(40, destination=text("'new-' || generate_series"), key=key)
         rows.insert(65, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO, key=key)
         rows.insert(30, destination="flood", locked_until=LONG_AGO, key=key)
-        lots = [len(store.bury_strangers()) for _ in range(25)]
+        lots = [len(store.claims.bury()) for _ in range(25)]
         assert (max(lots), sum(lots)) == (10, 95)
         assert Counter(row.status for row in rows.hot()) == {"pending": 42, "dead": 95}
 

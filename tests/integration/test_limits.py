@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from outbox_tasks.errors import ActRefused
-from outbox_tasks.model import DrainAsked, Outcome, Step
+from outbox_tasks.model import Outcome, Slot, Step
 from outbox_tasks.operating import limits
 from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
@@ -131,7 +131,7 @@ def test_singles_in_the_queue_go_back_and_no_more_are_taken_than_the_rate_allows
     assert len(singles) == 50
     limit(store, rate_limit=2)
     counts_soon(store, "rate_limit", 2)
-    assert store.begin(singles[0].token, "orders") is None
+    assert store.leases.begin(singles[0].token, "orders") is None
     eventually(lambda: taken(store))
     assert sum(taken(store).values()) <= 2
 
@@ -140,13 +140,13 @@ def test_singles_in_the_queue_stay_there_if_only_their_number_is_limited(store: 
     rows.insert(3)
     first, *_ = claimed(store)[0]
     limit(store, singles=0)
-    assert store.begin(first.token, "orders") is not None
+    assert store.leases.begin(first.token, "orders") is not None
 
 
 @pytest.fixture
 def draining(new_store: MakeStore, rows: Rows) -> Iterator[Destination]:
     """A claimer and six drains at work, over many messages."""
-    destination, over, queue = Destination(seconds=0.1), threading.Event(), SimpleQueue[DrainAsked]()
+    destination, over, queue = Destination(seconds=0.1), threading.Event(), SimpleQueue[Slot]()
     given = {"orders": {"url": "a://b", "concurrency": 6}}
     rows.insert(30_000)
 

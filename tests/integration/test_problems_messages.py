@@ -163,7 +163,7 @@ def test_a_limit_of_sends_at_once_that_lets_messages_wait(site: Settings, store:
     limits.limit(store, "orders", {"concurrency": 1}, "anna", "black friday")
     rows.insert(5)
     assert found(site, "limited", "limit_set").keys() == {"limit_set"}
-    store.take_slot("orders", 1)
+    store.claims.take_slot("orders", 1)
     assert found(site, "limited", "limit_set").keys() == {"limited"}
 
 

@@ -28,7 +28,7 @@ from sqlalchemy import Connection, delete, text
 
 from lab.trace import Trace
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import DrainAsked, LeasedMessage, Outcome, Single, Step, content
+from outbox_tasks.model import LeasedMessage, Outcome, Single, Slot, Step, content
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publish import publish
@@ -165,7 +165,7 @@ class Relay(RuleBasedStateMachine):
         self.written: dict[Connection, list[tuple[int, str, str | None]]] = defaultdict(list)
         self.committed: list[tuple[int, str, str | None]] = []
         self.discarded: set[str] = set()
-        self.queue: list[Single | DrainAsked] = []
+        self.queue: list[Single | Slot] = []
         self.workers: list[greenlet] = []
         self.mood = "takes"
         self.running: list[tuple[Run, Copy]] = []
@@ -223,7 +223,7 @@ class Relay(RuleBasedStateMachine):
         with suppress(BrokerUnreachable):
             claim(self.one_of(self.stores), self._send_tasks, lambda: 0, self.pace)
 
-    def _send_tasks(self, singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+    def _send_tasks(self, singles: Sequence[Single], drains: Sequence[Slot]) -> None:
         mood, self.mood = self.mood, "takes"
         self.queue += [] if mood == "refuses" else [*singles, *drains]
         if mood != "takes":
@@ -240,13 +240,13 @@ class Relay(RuleBasedStateMachine):
         self._resume(worker, task, by_celery)
         return worker
 
-    def _send(self, task: Single | DrainAsked, by_celery: bool) -> None:
+    def _send(self, task: Single | Slot, by_celery: bool) -> None:
         """The life of a worker. One that is killed does not give the slot of its drain back."""
         store, publishers = self.stores[0], {"orders": self.orders, "tasks": self.tasks}
-        if isinstance(task, DrainAsked):
-            if store.begin_drain(task):
+        if isinstance(task, Slot):
+            if store.claims.begin_drain(task):
                 drain(store, publishers, task.destination, Listener())
-                store.end_drain(task)
+                store.claims.end_drain(task)
             return
         ended = publish(store, publishers, task.destination, task.token, Listener(), by_celery=by_celery)
         if ended is not None and ended.verdict.step is Step.RETRY:

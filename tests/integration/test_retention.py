@@ -40,7 +40,7 @@ def elsewhere(settings: MakeSettings) -> dict[str, str]:
 def settled(store: Store, lease: Lease) -> bool:
     """Whether a message can be taken and settled."""
     batch = lease(1, by=store)
-    settled, _ = store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
+    settled, _ = store.leases.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
     return len(settled) == 1
 
 

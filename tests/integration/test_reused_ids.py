@@ -28,7 +28,7 @@ def publish(outbox: Outbox, engine: Engine, payload: Any = "x", **fields: Any) -
 def send_all(store: Store) -> None:
     batch = take_batch(store)
     assert batch.messages
-    store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
+    store.leases.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
 
 
 def test_among_messages_without_one_it_is_known_again(outbox: Outbox, engine: Engine, rows: Rows) -> None:

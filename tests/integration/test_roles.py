@@ -37,10 +37,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 WORK: dict[Kind, str] = {
     "writer": "write/publish write/publish_one write/publish_once write/cancel",
-    "worker": "supervised write/first write/publish claim/expire deliver/give_back deliver/vain",
+    "worker": "supervised write/first write/publish claim/expire deliver/give_back deliver/sent_in_vain",
     "relay": "act alert claim deliver doctor feeds find inbox keep look report supervised traffic"
     " -act/begin -act/edit -supervised/retry",
-    "operator": "act archive audit claim/probe claim/wake doctor find look traffic",
+    "operator": "act archive audit traffic/probe claim/wake doctor find look traffic",
     "reader": "find look doctor report/course report/lately traffic/states -find/archived -find/named -find/one"
     " -find/originals -doctor/tasks",
 }
@@ -265,7 +265,7 @@ class TestWork:
         with closing(Store.connect(settings)) as store, closing(Publishers(settings)) as publishers:
             store.check_version()
             drain_batches(store, publishers)
-            store.bury_strangers()
+            store.claims.bury()
         assert {row.id for row in rows.archived()} == {UUID(id) for id in ids}
         assert [str(row.id) for row in rows.hot() if row.status == "pending"] == lost
         assert rows.one(unroutable).status == "dead"

@@ -48,16 +48,16 @@ TERMINATE = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE 
 CALLS: dict[str, Callable[[Store], Any]] = {
     "check_version": lambda store: store.check_version(),
     "keep_house": keep_house,
-    "due": lambda store: store.due(10),
-    "take_singly": lambda store: store.take_singly({"orders": Share(free=1, held=1, fresh=1)}),
+    "due": lambda store: store.claims.due(10),
+    "take_singly": lambda store: store.claims.take_singly({"orders": Share(keyless=1, held=1, new=1)}),
     "take": lambda store: store.takes.take("orders"),
-    "ask_drains": lambda store: store.ask_drains({"orders": (1, 1)}),
-    "bury_strangers": lambda store: store.bury_strangers(),
-    "begin": lambda store: store.begin(TOKEN, "orders"),
-    "settle sent": lambda store: store.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.SENT)]),
-    "settle failed": lambda store: store.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.DEAD)]),
-    "sent_in_vain": lambda store: store.sent_in_vain([MESSAGE], tried_before=False),
-    "give_back": lambda store: store.give_back([TOKEN]),
+    "reserve_slots": lambda store: store.claims.reserve_slots({"orders": (1, 1)}),
+    "bury": lambda store: store.claims.bury(),
+    "begin": lambda store: store.leases.begin(TOKEN, "orders"),
+    "settle sent": lambda store: store.leases.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.SENT)]),
+    "settle failed": lambda store: store.leases.settle(TOKEN, "orders", [Verdict(MESSAGE, Step.DEAD)]),
+    "sent_in_vain": lambda store: store.leases.sent_in_vain([MESSAGE], tried_before=False),
+    "give_back": lambda store: store.leases.give_back([TOKEN]),
     "turn": days.turn,
 }
 
@@ -143,7 +143,7 @@ class TestServerGone:
         for store in (pooled, fresh):
             store.check_version()
         assert rows.hot() == before
-        assert pooled.settle(first.token, "orders", [Verdict(message, Step.SENT)])[0] == {message.seq}
+        assert pooled.leases.settle(first.token, "orders", [Verdict(message, Step.SENT)])[0] == {message.seq}
         assert begin(fresh, second)
 
     @pytest.mark.parametrize("step", [Step.SENT, Step.RETRY])
@@ -153,7 +153,7 @@ class TestServerGone:
         taken = single()
         verdict = Verdict(begun(store, taken), step, 1.0, "away", "gone")
         forget(server, store)
-        assert store.settle(taken.token, "orders", [verdict])[0] == {verdict.message.seq}
+        assert store.leases.settle(taken.token, "orders", [verdict])[0] == {verdict.message.seq}
         row = rows.archived()[0] if step is Step.SENT else rows.one(taken.id)
         assert (row.attempts, row.last_error_code) == (1, None if step is Step.SENT else "away")
         if step is Step.RETRY:
@@ -163,7 +163,7 @@ class TestServerGone:
         self, server: EmbeddedPostgres, store: Store, rows: Rows
     ) -> None:
         """It is due again, and may have been sent."""
-        store.note_lost_commits()
+        store.claims.note_lost_commits()
         rows.insert(3)
         assert len(take_batch(store).messages) == 3
         forget(server, store)
@@ -172,10 +172,10 @@ class TestServerGone:
             keep_house(store)
             codes = {"unsettled"}
         else:
-            assert store.note_lost_commits() == 3
+            assert store.claims.note_lost_commits() == 3
             codes = {"database_crashed"}
         assert {row.last_error_code for row in rows.hot()} == codes
-        assert store.note_lost_commits() is None or codes == {"unsettled"}
+        assert store.claims.note_lost_commits() is None or codes == {"unsettled"}
 
     def test_a_connection_that_the_server_closed_is_replaced(
         self, store: Store, rows: Rows, admin: psycopg.Connection[Any]

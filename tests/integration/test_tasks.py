@@ -36,6 +36,7 @@ from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Claims
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
 from outbox_tasks.worker.app import make_app
@@ -148,7 +149,7 @@ class TestPublish:
             rows.insert(key=key)
         single = leased(store, rows, key=key)
         if case == "no room, and given back":
-            store.give_back([single.token])
+            store.leases.give_back([single.token])
         publish(app, single, more=not key)
         assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
 
@@ -264,13 +265,13 @@ class TestDrain:
     def test_its_slot_is_free_once_it_has_ended_and_not_before(
         self, hasty: Celery, store: Store, stream: Stream
     ) -> None:
-        [asked] = store.ask_drains({"orders": (1, 1)})
+        [asked] = store.claims.reserve_slots({"orders": (1, 1)})
         for arguments in (("orders",), ("orders", "11111111-1111-4111-8111-111111111111")):
             assert run(hasty, DRAIN_TASK, *arguments) == ("SUCCESS", "others are at work")
         assert len(stream) == 0
         assert run(hasty, DRAIN_TASK, *asked[:2]) == ("SUCCESS", f"sent {self.COUNT}")
         assert run(hasty, DRAIN_TASK, *asked[:2]) == ("SUCCESS", "others are at work")
-        assert len(store.ask_drains({"orders": (1, 1)})) == 1
+        assert len(store.claims.reserve_slots({"orders": (1, 1)})) == 1
 
     def test_leaves_the_messages_to_the_claim_if_a_person_has_said_that_they_travel_singly(
         self, app: Celery, store: Store, broker_url: str
@@ -309,7 +310,7 @@ class TestClaim:
         self, app: Celery, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[Store] = []
-        monkeypatch.setattr(Store, "note_lost_commits", lambda store: asked.append(store))
+        monkeypatch.setattr(Claims, "note_lost_commits", lambda store: asked.append(store))
         for outages in (1, 2, 3):
             assert [run(app, CLAIM_TASK)[1] for _ in range(2)] == [NOTHING_CLAIMED] * 2
             assert len(asked) == outages

@@ -43,15 +43,15 @@ def endless(rows: Rows, schema: str) -> None:
 
 def never_returned(rows: Rows, schema: str, larger_than: int = -1) -> None:
     slowly = f"""
-        ALTER FUNCTION {schema}.outbox_in_hand RENAME TO quickly;
-        CREATE FUNCTION {schema}.outbox_in_hand(taken bigint[], largest integer)
+        ALTER FUNCTION {schema}.outbox_leased_messages RENAME TO quickly;
+        CREATE FUNCTION {schema}.outbox_leased_messages(taken bigint[], largest integer)
         RETURNS SETOF record LANGUAGE plpgsql AS $$ BEGIN
           PERFORM pg_sleep(60) FROM {schema}.outbox_messages m WHERE m.seq = ANY (taken)
             AND octet_length(m.payload) > {larger_than} AND ({larger_than} < 0 OR octet_length(m.payload) <= largest);
           RETURN QUERY SELECT * FROM {schema}.quickly(taken, largest);
         END $$"""
     with rows.engine.begin() as connection:
-        columns = connection.scalar(text(f"SELECT pg_get_function_result('{schema}.outbox_in_hand'::regproc)"))
+        columns = connection.scalar(text(f"SELECT pg_get_function_result('{schema}.outbox_leased_messages'::regproc)"))
         connection.execute(text(slowly.replace("SETOF record", str(columns))))
 
 

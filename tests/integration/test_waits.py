@@ -94,7 +94,7 @@ def test_celery_tries_it_again(store: Store, rows: Rows) -> None:
     [single] = take(store, {"orders": 1})
     message = begin(store, single)
     assert message is not None
-    store.settle(single.token, "orders", [Verdict(message, Step.RETRY, 20.0, "busy", "later")])
+    store.leases.settle(single.token, "orders", [Verdict(message, Step.RETRY, 20.0, "busy", "later")])
     lease = rows.one(id).locked_until
     assert f"Celery tries it again at {moment(lease - timedelta(seconds=60))}; " in waits(store, id)
     assert waits(store, id).endswith(f"it is claimed again at {moment(lease)}.")

@@ -84,7 +84,7 @@ def became(browser: Browser, entry: int) -> tuple[str, str]:
 def settle_all(store: Store) -> None:
     """What waits is sent."""
     while (batch := take_batch(store)).messages:
-        store.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
+        store.leases.settle(batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages])
 
 
 class TestErrors:

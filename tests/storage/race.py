@@ -66,7 +66,7 @@ def race(
     def relay(storage: Store) -> None:
         while not over.is_set():
             try:
-                storage.keep_house()  # as each claim does
+                storage.claims.keep_house()  # as each claim does
                 drain(storage, {"orders": destination}, "orders", Listener())  # type: ignore[dict-item]
             except Died:
                 with psycopg.connect(box.url) as connection:

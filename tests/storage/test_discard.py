@@ -60,7 +60,7 @@ class TestDiscard:
         [single] = take(storage, {"orders": 1})
         assert take_batch(storage).messages
         assert acting.act_on("discard", ids(box), ANN, number, states=self.BOTH) == set()
-        assert storage.begin(single.token, "orders")
+        assert storage.leases.begin(single.token, "orders")
         box.connection.execute("UPDATE outbox_leases SET locked_until = now()")
         assert acting.act_on("discard", ids(box), ANN, number, states=self.BOTH) == set()
         assert box.where(1) == box.where(2) == ["leases"]
@@ -87,10 +87,10 @@ class TestDiscard:
     def test_what_had_its_key_leaves_it_to_the_next(self, box: Box, storage: Store, acting: Acting, state: str) -> None:
         box.write(2, key="a")
         [single] = take(storage, {"orders": 9})
-        verdict = Verdict(storage.begin(single.token, "orders"), Step.RETRY, 60.0, "busy", "later")  # type: ignore[arg-type]
+        verdict = Verdict(storage.leases.begin(single.token, "orders"), Step.RETRY, 60.0, "busy", "later")  # type: ignore[arg-type]
         if state == "handed over":
             verdict.step = Step.HANDED
-        storage.settle(single.token, "orders", [verdict])
+        storage.leases.settle(single.token, "orders", [verdict])
         assert drained(storage, Receiver()) == {}
         assert acting.act_on("discard", ids(box, 1), ANN, entry(box), states=self.BOTH) == set(ids(box, 1))
         assert drained(storage, Receiver()) == {Step.SENT: 1}

@@ -75,7 +75,7 @@ def test_nothing_begins_for_a_destination_that_gets_nothing(
     box.rows(f"INSERT INTO outbox_destinations (name, {column}) VALUES ('orders', now()) RETURNING 1")
     assert begin(storage, single) is None
     assert not take_batch(storage)
-    storage.give_back([single.token])
+    storage.leases.give_back([single.token])
     assert not take_batch(storage)
     assert not box.rows("SELECT FROM outbox_trouble")  # a lease that was given back leaves no note
     box.rows("DELETE FROM outbox_destinations RETURNING 1")
@@ -87,7 +87,7 @@ def test_a_scheduled_message_waits(box: Box, storage: Store) -> None:
     box.write(1, delay=3600)
     assert box.where(1) == ["waiting"]
     assert sent(storage, Receiver()) == 0
-    assert 3500 < (storage.until_next_due(7200) or 0) <= 3600
+    assert 3500 < (storage.claims.next_due(7200) or 0) <= 3600
     box.connection.execute("UPDATE outbox_waiting SET due = now() - interval '2 hours'")
     keep_house(storage)
     assert box.value("SELECT now() - since > interval '1 hour' FROM outbox_ready")  # since then it is due
@@ -159,10 +159,10 @@ def test_messages_to_an_unknown_destination_die_after_a_while(box: Box, storage:
             "INSERT INTO outbox_held (destination, key, seq, since, size) "
             "SELECT destination, key, seq, since, size FROM gone RETURNING 1"
         )
-    assert storage.bury_strangers() == []
+    assert storage.claims.bury() == []
     box.rows("UPDATE outbox_ready SET since = now() - interval '2 hours' RETURNING 1")
     box.connection.execute("UPDATE outbox_held SET since = now() - interval '2 hours'")
-    buried = storage.bury_strangers()
+    buried = storage.claims.bury()
     assert [row.destination for row in buried] == ["nowhere"] * 3
     assert [box.where(seq) for seq in (1, 2, 3)] == [["dead"]] * 3
     assert box.rows("SELECT DISTINCT code FROM outbox_trouble") == [("unknown_destination",)]

@@ -45,7 +45,7 @@ def make_storage(box: Box, settings: MakeSettings) -> Iterator[MakeStorage]:
 
 def settle(storage: Store, messages: Sequence[LeasedMessage], token: str, step: Step = Step.SENT) -> bool:
     """Settle all of them. Returns whether more of their keys is due."""
-    return storage.settle(token, "orders", [Verdict(message, step) for message in messages])[1]
+    return storage.leases.settle(token, "orders", [Verdict(message, step) for message in messages])[1]
 
 
 def busy(box: Box) -> list[tuple[str, bool]]:
@@ -113,7 +113,7 @@ def test_after_a_crash_that_undid_a_take_its_messages_go_first(box: Box, storage
         box.connection.execute(f"DELETE FROM outbox_{table}".encode())
     undone = "INSERT INTO outbox_ready (destination, key, seq, since, size) VALUES (%s, %s, %s, %s, %s)"
     box.connection.execute(undone, row)
-    storage._places.of("orders").life = "before the crash"
+    storage.takes._progress.places.of("orders").life = "before the crash"
     box.write(1, key="a")
     assert [message.seq for message in take_batch(storage).messages] == [1, 2]
 
@@ -141,9 +141,9 @@ def test_a_single_that_celery_retries_keeps_its_key(box: Box, storage: Store) ->
     message = begin(storage, single)
     assert message
     retry = Verdict(message, Step.RETRY, 10, "busy", "later")
-    storage.settle(single.token, "orders", [retry])
+    storage.leases.settle(single.token, "orders", [retry])
     assert not take_batch(storage)
-    again = storage.begin(retry.token or "", "orders")
+    again = storage.leases.begin(retry.token or "", "orders")
     assert again
     assert again.attempts == 2
     settle(storage, [again], retry.token or "")
@@ -235,7 +235,7 @@ def test_a_key_of_which_nothing_is_left_loses_its_row(box: Box, storage: Store) 
     drained(storage, Receiver(lambda message: FAILED))
     box.rows("SELECT outbox_cancel(ARRAY(SELECT id FROM outbox_messages))")
     assert busy(box) == [("a", False)]
-    assert [row.total for row in storage.due(10)] == [1]
+    assert [row.total for row in storage.claims.due(10)] == [1]
     assert take(storage, {"orders": 10}) == []
     assert busy(box) == []
 
@@ -311,7 +311,7 @@ def test_a_head_that_is_taken_back_in_a_long_transaction_frees_its_key_at_once(
         assert application.execute(discard.encode()).fetchall()
         assert sent(storage, Receiver()) == 0
         application.commit()
-    assert looks or [row.held for row in storage.due(10)] == [1]
+    assert looks or [row.held for row in storage.claims.due(10)] == [1]
     assert sent(storage, Receiver()) == 1
     assert busy(box) == []
     box.check_books()

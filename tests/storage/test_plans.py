@@ -31,8 +31,8 @@ Asked = list[tuple[str, int, dict[str, Any]]]
 """Verbs, the pages that each may touch, and its parameters."""
 
 HOPS = """
-claim/due.sql claim/take_free.sql claim/take_new.sql claim/take_held.sql claim/take_free_singly.sql
-claim/take_keys_singly.sql claim/expire.sql claim/wake.sql claim/next_due.sql claim/unroutable.sql deliver/begin.sql
+claim/due.sql claim/take_keyless.sql claim/take_new.sql claim/take_held.sql claim/take_keyless_singly.sql
+claim/take_keys_singly.sql claim/expire.sql claim/wake.sql claim/next_due.sql claim/bury.sql deliver/begin.sql
 deliver/sent.sql deliver/settle.sql supervised/expire.sql"""
 
 
@@ -86,25 +86,25 @@ def hops(seqs: list[int]) -> Asked:
     batch = {**lease, "destination": "d1", "most": BATCH, "run": 100, "bytes": 1 << 22, "largest": 1 << 20}
     place = {"start": 0, "life": "", "reach": 2 * BATCH, "free_since": "-infinity", "blocks": True}
     free = json.dumps([{"destination": name, "most": 1, "span": SPAN} for name in NAMES])
-    keyed = json.dumps([{"destination": name, "held": 1, "fresh": 1, **place} for name in NAMES])
+    keyed = json.dumps([{"destination": name, "held": 1, "new": 1, **place} for name in NAMES])
     known = json.dumps([{"destination": name, "span": SPAN, **place} for name in NAMES])
     fence = {"token": TOKEN, "destination": "d1"}
     failed = [
-        {"seq": seq, "step": "outage", "attempt": 1, "wait": 1.0, "code": "away", "error": "gone"} for seq in seqs
+        {"seq": seq, "step": "outage", "attempts": 1, "wait": 1.0, "code": "away", "error": "gone"} for seq in seqs
     ]
     verdict = {"blocks": True, "patience": 5, "verdict": json.dumps(failed)}
     look = {"known": NAMES, "grace": 3600.0, "past": "", "look": 1000, "most": 100}
     return [
         ("claim/due.sql", 20_000, {"known": known, "most": 5, "others": 100, "past": ""}),
-        ("claim/take_free.sql", 6000, {**batch, "span": json.dumps(SPAN)}),
+        ("claim/take_keyless.sql", 6000, {**batch, "span": json.dumps(SPAN)}),
         ("claim/take_new.sql", 18_000, {**batch, **place}),
         ("claim/take_held.sql", 18_000, {**batch, **place}),
-        ("claim/take_free_singly.sql", 9000, {**lease, "share": free}),
+        ("claim/take_keyless_singly.sql", 9000, {**lease, "share": free}),
         ("claim/take_keys_singly.sql", 15_000, {**lease, "share": keyed}),
         ("claim/expire.sql", 15_000, {"most": 1000, "messages": 1000, "since": "-infinity"}),
         ("claim/wake.sql", 200, {"most": 100}),
         ("claim/next_due.sql", 1000, {"ahead": 60.0, "destinations": NAMES}),
-        ("claim/unroutable.sql", 5000, look),
+        ("claim/bury.sql", 5000, look),
         ("deliver/begin.sql", 4000, {**fence, "holder": "me", "hold": 40.0, "largest": 1 << 20}),
         ("deliver/sent.sql", 8000, {**fence, "keys": [f"l{seq}" for seq in seqs], "count": BATCH}),
         ("deliver/settle.sql", 18_000, {**fence, **verdict}),

@@ -47,9 +47,9 @@ def test_a_single_that_waits_for_celerys_retry_is_taken_anew(box: Box, storage: 
     box.write(2, key="a")
     [single] = take(storage, {"orders": 9})
     verdict = Verdict(begin(storage, single), Step.RETRY, 60.0, "busy", "later")  # type: ignore[arg-type]
-    storage.settle(single.token, "orders", [verdict])
+    storage.leases.settle(single.token, "orders", [verdict])
     assert acting.act_on("try", ids(box), ANN, entry(box)) == {*ids(box, 1)}
-    assert storage.begin(str(verdict.token), "orders") is None, "Celery's own task comes too late"
+    assert storage.leases.begin(str(verdict.token), "orders") is None, "Celery's own task comes too late"
     receiver = Receiver()
     drained(storage, receiver)
     assert numbers(box, receiver) == [1, 2]
@@ -110,7 +110,7 @@ def test_behind_a_lease_of_its_key_it_still_waits(box: Box, settings: MakeSettin
         assert take(store, {"orders": 9}) == []
         message = begin(store, single)
         assert message is not None
-        store.settle(single.token, "orders", [Verdict(message, Step.SENT)])
+        store.leases.settle(single.token, "orders", [Verdict(message, Step.SENT)])
         assert drained(store, Receiver()) == {Step.SENT: 1}
     box.check_books()
 

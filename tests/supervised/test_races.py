@@ -53,7 +53,7 @@ def waits(box: Box) -> Callable[[], bool]:
 
 def settle_of(batch: Batch) -> dict[str, Any]:
     """The parameters of a settle: the broker has all tasks of the batch."""
-    verdicts = [{"seq": m.seq, "step": "handed", "wait": 100, "attempt": 1} for m in batch.messages]
+    verdicts = [{"seq": m.seq, "step": "handed", "wait": 100, "attempts": 1} for m in batch.messages]
     return {
         "token": batch.token,
         "destination": "orders",
@@ -96,7 +96,7 @@ def test_two_tasks_of_a_batch_begin_at_once(box: Box, storage: Store, runs: Runs
         other.commit()
     assert runs.done(second.result(10))
     assert box.value("SELECT seqs FROM outbox_leases") == [3]
-    assert storage.settle(batch.token, "orders", handed(batch))[0] == {3}
+    assert storage.leases.settle(batch.token, "orders", handed(batch))[0] == {3}
     box.check_books()
 
 
@@ -121,7 +121,7 @@ def test_the_relay_settles_while_a_copy_begins(box: Box, storage: Store, pool: T
     batch = sending(storage)
     with somebody(box) as worker:
         assert len(box.run("supervised/begin.sql", worker, **begin_of(run_of(box, 1)))) == 1
-        settled = pool.submit(storage.settle, batch.token, "orders", handed(batch))
+        settled = pool.submit(storage.leases.settle, batch.token, "orders", handed(batch))
         eventually(waits(box))
         worker.commit()
     assert settled.result(10)[0] == {message.seq for message in batch.messages[1:]}

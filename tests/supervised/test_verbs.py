@@ -195,7 +195,7 @@ class TestBeginBeforeTheRelayHasSettled:
         batch = sending(storage)
         run = begun(box, runs, 2)
         assert box.value("SELECT seqs FROM outbox_leases") == [1, 3]
-        assert storage.settle(batch.token, "orders", handed(batch))[0] == {1, 3}
+        assert storage.leases.settle(batch.token, "orders", handed(batch))[0] == {1, 3}
         assert box.rows("SELECT seq, state, attempts FROM outbox_runs ORDER BY seq") == [
             (1, "handed over", 1), (2, "running", 1), (3, "handed over", 1),
         ]  # fmt: skip
@@ -204,7 +204,7 @@ class TestBeginBeforeTheRelayHasSettled:
         batch = sending(storage)
         assert runs.done(begun(box, runs, 4))
         assert box.value("SELECT count(*) FROM outbox_leases") == 0
-        assert storage.settle(batch.token, "orders", handed(batch))[0] == set()
+        assert storage.leases.settle(batch.token, "orders", handed(batch))[0] == set()
         box.check_books()
 
     @pytest.mark.parametrize("settled", ["while it runs", "when it has ended", "when the next one runs"])
@@ -213,7 +213,7 @@ class TestBeginBeforeTheRelayHasSettled:
     ) -> None:
         def settle_now(when: str) -> None:
             if settled == when:
-                assert storage.settle(batch.token, "orders", handed(batch))[0] == set()
+                assert storage.leases.settle(batch.token, "orders", handed(batch))[0] == set()
 
         box.write(1, key="a")
         batch = sending(storage)
@@ -235,7 +235,7 @@ class TestBeginBeforeTheRelayHasSettled:
         box.write(1)
         batch = sending(storage)
         outage = Verdict(batch.messages[0], Step.OUTAGE, 0.0, "down", "no answer")
-        storage.settle(batch.token, "orders", [outage])
+        storage.leases.settle(batch.token, "orders", [outage])
         box.connection.execute("UPDATE outbox_trouble SET unheard = 1")
         end_waits(box)
         sending(storage)
@@ -248,7 +248,7 @@ class TestBeginBeforeTheRelayHasSettled:
         run_out(box)
         [single] = take(storage, {"orders": 1})
         assert runs.begin(run_of(box, 1), SAME, 60) is None
-        assert storage.begin(single.token, "orders")
+        assert storage.leases.begin(single.token, "orders")
         assert runs.begin(run_of(box, 1), SAME, 60) is not None
 
 

@@ -33,13 +33,13 @@ def hand_over(storage: Store) -> int:
     """Hand over all that is due. Returns how many tasks that are."""
     count = 0
     while (batch := take_batch(storage)).messages:
-        count += len(storage.settle(batch.token, "orders", handed(batch))[0])
+        count += len(storage.leases.settle(batch.token, "orders", handed(batch))[0])
     return count
 
 
 def anything_due(storage: Store) -> bool:
     """Whether a claim would find something."""
-    return bool(storage.due(1))
+    return bool(storage.claims.due(1))
 
 
 def run_of(box: Box, seq: int) -> Run:

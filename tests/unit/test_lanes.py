@@ -18,7 +18,7 @@ def places(claimer: Lanes) -> set[tuple[str, int]]:
 
 
 def read(claimer: Lanes, life: str = "one") -> None:
-    claimer.read(SHARES, [("orders", 0, 7, 1)], Snapshot(9, frozenset()), life, ends=SHARES)
+    claimer.note(SHARES, [("orders", 0, 7, 1)], Snapshot(9, frozenset()), life, ends=SHARES)
 
 
 def test_a_claimer_goes_on_where_it_was() -> None:
@@ -30,15 +30,15 @@ def test_a_claimer_goes_on_where_it_was() -> None:
 
 def test_what_was_open_is_looked_at_once_it_is_over() -> None:
     lane = Lane()
-    lane.read([(3, 1)], Snapshot(9, frozenset({2, 5})), to_its_end=False)
+    lane.note([(3, 1)], Snapshot(9, frozenset({2, 5})), ended=False)
     assert (lane.xid, lane.seq, lane.late) == (3, 1, {2})
-    lane.read([], Snapshot(9, frozenset({5})), to_its_end=False)  # others have locked what there is
+    lane.note([], Snapshot(9, frozenset({5})), ended=False)  # others have locked what there is
     assert (lane.xid, lane.seq, lane.late) == (3, 1, {2})
-    lane.read([(2, 8)], Snapshot(9, frozenset({5})), to_its_end=False)  # what was late, and perhaps not all of it
+    lane.note([(2, 8)], Snapshot(9, frozenset({5})), ended=False)  # what was late, and perhaps not all of it
     assert (lane.xid, lane.seq, lane.late) == (3, 1, {2})
-    lane.read([(7, 5)], Snapshot(9, frozenset({2, 5})), to_its_end=False)
+    lane.note([(7, 5)], Snapshot(9, frozenset({2, 5})), ended=False)
     assert (lane.xid, lane.seq, lane.late) == (7, 5, {2, 5})
-    lane.read([], Snapshot(9, frozenset({5})), to_its_end=True)
+    lane.note([], Snapshot(9, frozenset({5})), ended=True)
     assert (lane.xid, lane.seq, lane.late) == (8, END, {5})
 
 

@@ -29,6 +29,7 @@ class Tables:
         self.away, self.ours = list(away), ours
         self.calls: list[Any] = []
         self.traffic = SimpleNamespace(recovered=self.recovered, tripped=self.tripped)
+        self.leases = self
 
     def _call(self, *call: Any) -> None:
         self.calls.append(call)

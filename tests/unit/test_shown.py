@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, NoRoute, OutboxError, WebhookFailed
 from outbox_tasks.model import Outcome, Step, Verdict
-from outbox_tasks.relay.publishers import send
+from outbox_tasks.relay.publishers import send_at_once
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import logs
@@ -127,7 +127,7 @@ def test_no_traceback_of_a_client_in_the_logs_does(logged: io.StringIO) -> None:
     class Message:
         id = "id-1"
 
-    send({"orders": Raising()}, "orders", [Message()])  # type: ignore[list-item]
+    send_at_once({"orders": Raising()}, "orders", [Message()])  # type: ignore[list-item]
     assert "RuntimeError: refused by nats://***@h:1" in logged.getvalue()
     assert SECRET not in logged.getvalue()
 

@@ -172,7 +172,9 @@ def test_the_table_says_that_wires_are_crossed_while_they_are(monkeypatch: pytes
         return bool(answer)
 
     store: Any = SimpleNamespace(
-        identity="mine", ask=lambda verb, **_: asked.append(verb), recall=lambda: asked.append("recall") or 0
+        identity="mine",
+        ask=lambda verb, **_: asked.append(verb),
+        claims=SimpleNamespace(recall=lambda: asked.append("recall") or 0),
     )
     resources: Any = SimpleNamespace(crossed=True)
     broker: Any = SimpleNamespace(has_forgotten=has_forgotten)

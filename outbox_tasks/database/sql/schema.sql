@@ -61,7 +61,7 @@ WITH (pages_per_range = 32, autosummarize = on);
 CREATE TABLE outbox_messages_0 PARTITION OF outbox_messages FOR VALUES FROM (0) TO (4294967296);
 
 -- Ready: messages that are due or new. The rows are narrow, so to take one out costs little. Each process reads a destination from
--- where it was before (see claim/take_free.sql): it does not read again the rows that are gone, and that an old snapshot keeps.
+-- where it was before (see claim/take_keyless.sql): it does not read again the rows that are gone, and that an old snapshot keeps.
 -- A new message with a key comes here even if it is scheduled: the take finds its place behind others of its key.
 CREATE TABLE outbox_ready (
   seq         bigint NOT NULL,
@@ -304,7 +304,7 @@ $$;
 -- it has failed, and a newer message of its key replaces it; age: seconds since it was due; payload: null if it has more bytes than
 -- `largest`. The function is not stable: the statement that has taken the messages could not see those that were written after it
 -- began.
-CREATE FUNCTION outbox_in_hand(taken bigint[], largest integer) RETURNS TABLE (
+CREATE FUNCTION outbox_leased_messages(taken bigint[], largest integer) RETURNS TABLE (
   seq bigint, id text, event_type text, destination text, key text, size integer, payload bytea, content_type text, headers jsonb,
   aggregate_type text, aggregate_id text, created_at float, attempts integer, spared integer, latest boolean, newer boolean, age float
 ) LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$

@@ -1,20 +1,20 @@
-"""What a claim asks the database for, and the housekeeping, which claims and drains do."""
+"""What a claim asks the database for, the slots of drains, and the housekeeping, which claims and drains do."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.model import DrainAsked, Single
+from outbox_tasks.model import Single, Slot
 from outbox_tasks.relay.store import processes
-from outbox_tasks.relay.store.lanes import FREED_LATELY, FROM_FRONT_SECONDS, LONG_AGO, Lanes, Places, Snapshot
+from outbox_tasks.relay.store.lanes import FREED_LATELY, FROM_FRONT_SECONDS, LONG_AGO, Progress, Snapshot
 from outbox_tasks.satellites import satellites
 from outbox_tasks.settings import Settings
 
@@ -37,9 +37,9 @@ class Due(NamedTuple):
 
     destination: str
     known: bool
-    free: int
+    keyless: int
     alone: int
-    fresh: int
+    new: int
     held: int
     drains: int
     shut: bool
@@ -48,17 +48,17 @@ class Due(NamedTuple):
     @property
     def total(self) -> int:
         """How many messages."""
-        return self.free + self.alone + self.fresh + self.held
+        return self.keyless + self.alone + self.new + self.held
 
 
 class Share(NamedTuple):
-    """What a claim takes singly of a destination."""
+    """How many messages of each kind a claim takes singly of a destination."""
 
-    free: int
+    keyless: int
     held: int
-    fresh: int
+    new: int
     token: str | None = None
-    """Of a probe: then it takes one message, of one kind."""
+    """The lease of a probe: then one message is taken, of one kind."""
 
 
 class Buried(NamedTuple):
@@ -74,9 +74,9 @@ class Buried(NamedTuple):
 class Claims(Database):
     """The verbs of a claim."""
 
-    def __init__(self, engine: Engine, settings: Settings, lanes: Lanes, places: Places) -> None:
+    def __init__(self, engine: Engine, settings: Settings, progress: Progress) -> None:
         super().__init__(engine, settings)
-        self._lanes, self._places = lanes, places
+        self._progress = progress
         self._others_past = self._buried_past = ""
         self._house_kept_at = self._all_leases_read_at = -inf
         self._no_lease_ends_before = LONG_AGO
@@ -108,15 +108,10 @@ class Claims(Database):
         woken = self.ask("claim/wake.sql", most=MESSAGES_AT_ONCE)[0].count
         return bool(looked.leases or rows or woken)
 
-    def start_anew(self) -> None:
-        """Read everything from the front again: a take did not end, or somebody has changed the tables by hand."""
-        self._lanes.clear()
-        self._places.clear()
-        self._house_kept_at = self._all_leases_read_at = -inf
-
     def due(self, most: int) -> list[Due]:
         """The configured destinations of which something is due, counted up to `most`."""
-        known = [place | {"span": self._lanes.spans(place["destination"])} for place in self._places.known()]
+        lanes, places = self._progress.lanes, self._progress.places
+        known = [place | {"span": lanes.spans(place["destination"])} for place in places.known()]
         rows = self.ask(
             "claim/due.sql",
             known=json.dumps(known),
@@ -131,40 +126,37 @@ class Claims(Database):
     def take_singly(self, shares: Mapping[str, Share]) -> list[Single]:
         """Lease messages of these destinations, each for itself."""
         lease = {"holder": processes.holder(), "hold": self.settings.queue_lease}
-        try:
-            free = {name: share for name, share in shares.items() if share.free}
-            singles = self._take_free(free, lease) if free else []
-            if keyed := {name: share for name, share in shares.items() if share.held or share.fresh}:
+        with self._progress.or_anew():
+            keyless = {name: share for name, share in shares.items() if share.keyless}
+            singles = self._take_keyless(keyless, lease) if keyless else []
+            if keyed := {name: share for name, share in shares.items() if share.held or share.new}:
                 singles += self._take_keys(keyed, lease)
-        except BaseException:
-            self.start_anew()
-            raise
         return singles
 
-    def _take_free(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
+    def _take_keyless(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
         probed = {name for name, share in shares.items() if share.token is not None}
         wanted = [
             {
                 "destination": name,
-                "most": share.free,
+                "most": share.keyless,
                 "token": share.token,
-                "span": self._lanes.spans(name, from_front=name in probed),
+                "span": self._progress.lanes.spans(name, from_front=name in probed),
             }
             for name, share in shares.items()
         ]
-        *rows, looked = self.ask("claim/take_free_singly.sql", **lease, share=json.dumps(wanted))
-        read = [(row.destination, row.priority, int(row.at), row.seq) for row in rows if row.at is not None]
+        *rows, looked = self.ask("claim/take_keyless_singly.sql", **lease, share=json.dumps(wanted))
+        taken = [(row.destination, row.priority, int(row.at), row.seq) for row in rows if row.at is not None]
         count = Counter(row.destination for row in rows)
-        ends = {name for name, share in shares.items() if count[name] < share.free}
+        ends = {name for name, share in shares.items() if count[name] < share.keyless}
         names = [name for name in shares if name not in probed]
-        self._lanes.read(names, read, Snapshot.read(looked.at), life=looked.id, ends=ends)
+        self._progress.lanes.note(names, taken, Snapshot.parsed(looked.at), life=looked.id, ends=ends)
         return [_single(row) for row in rows]
 
     def _take_keys(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
-        places = {name: self._places.of(name) for name in shares}
+        places = {name: self._progress.places.of(name) for name in shares}
         wanted = [
             {
-                "destination": name, "held": share.held, "fresh": share.fresh, "token": share.token,
+                "destination": name, "held": share.held, "new": share.new, "token": share.token,
                 "start": places[name].start, "life": places[name].life,
                 "free_since": places[name].free_since.isoformat(), "blocks": self.settings.dead_blocks(name),
             }
@@ -180,37 +172,33 @@ class Claims(Database):
                     place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
         return [_single(row) for row in rows if row.seq is not None]
 
-    def ask_drains(self, wanted: Mapping[str, tuple[int, int]]) -> list[DrainAsked]:
-        """Reserve slots for drains. `wanted`: for each destination how many may be taken in all, and how many more are
-        to be reserved."""
-        return self._slots(wanted, None)
-
-    def take_slot(self, destination: str, slots: int) -> DrainAsked | None:
-        """A slot for a drain that begins now; None: all are taken."""
-        taken = self._slots({destination: (slots, 1)}, processes.holder())
-        return taken[0] if taken else None
-
-    def _slots(self, wanted: Mapping[str, tuple[int, int]], holder: str | None) -> list[DrainAsked]:
+    def reserve_slots(self, wanted: Mapping[str, tuple[int, int]], holder: str | None = None) -> list[Slot]:
+        """Reserve slots for drains. `wanted`: for each destination how many slots there are, and how many more are to
+        be reserved. `holder`: of drains that begin now; None: their tasks are still to be sent."""
         share = [{"destination": name, "slots": slots, "wanted": more} for name, (slots, more) in wanted.items()]
         hold = self.settings.drain_lease
-        rows = self.ask("claim/ask_drains.sql", share=json.dumps(share), holder=holder, hold=hold)
-        return [DrainAsked(*row) for row in rows]
+        rows = self.ask("claim/reserve_slots.sql", share=json.dumps(share), holder=holder, hold=hold)
+        return [Slot(*row) for row in rows]
 
-    def begin_drain(self, drain: DrainAsked) -> int:
-        """The number of a drain's slot; 0: another drain has it by now."""
+    def take_slot(self, destination: str, slots: int) -> Slot | None:
+        """A slot for a drain that begins now; None: all are taken."""
+        return next(iter(self.reserve_slots({destination: (slots, 1)}, processes.holder())), None)
+
+    def begin_drain(self, slot: Slot) -> Slot | None:
+        """Let the drain of a slot begin. Returns the slot with its number; None: another drain has it by now."""
         hold = self.settings.drain_lease
-        begun = self.ask("claim/begin_drain.sql", **drain._asdict(), holder=processes.holder(), hold=hold)
-        return int(begun[0].slot) if begun else 0
+        begun = self.ask("claim/begin_drain.sql", **slot._asdict(), holder=processes.holder(), hold=hold)
+        return slot._replace(number=int(begun[0].slot)) if begun else None
 
-    def end_drain(self, drain: DrainAsked) -> None:
+    def end_drain(self, slot: Slot) -> None:
         """Free the slot of a drain."""
-        self.ask("claim/end_drain.sql", **drain._asdict())
+        self.ask("claim/end_drain.sql", **slot._asdict())
 
-    def bury_strangers(self) -> list[Buried]:
+    def bury(self) -> list[Buried]:
         """Make dead letters of messages that have been due for `UNKNOWN_GRACE_SECONDS` for destinations that are not
         configured, of up to `BURIED_AT_ONCE`."""
         *rows, end = self.ask(
-            "claim/unroutable.sql",
+            "claim/bury.sql",
             known=list(self.settings.destinations),
             grace=UNKNOWN_GRACE_SECONDS,
             past=self._buried_past,
@@ -221,9 +209,9 @@ class Claims(Database):
             self._buried_past = end.destination
         return [Buried(row.id, row.event_type, row.destination, row.key, row.error) for row in rows]
 
-    def until_next_due(self, ahead: float) -> float | None:
+    def next_due(self, ahead: float) -> float | None:
         """In how many seconds the next message is due, if that is within `ahead` seconds."""
-        names = list(self._places.names())
+        names = list(self._progress.places.names())
         seconds: float | None = self.ask("claim/next_due.sql", ahead=ahead, destinations=names)[0][0]
         return seconds
 
@@ -235,16 +223,12 @@ class Claims(Database):
         if not changed or changed[0].code is None:
             return None
         [row] = changed
-        return int(self.ask("claim/suspects.sql", code=row.code, error=row.error, most=MESSAGES_AT_ONCE)[0][0])
+        return int(self.ask("claim/note_lost_commits.sql", code=row.code, error=row.error, most=MESSAGES_AT_ONCE)[0][0])
 
     def recall(self, gone: str | None = None) -> int:
         """End leases that nobody will use, and free slots of drains: those of the process `gone`, which has ended; or
         else those of all singles and drains that have not begun. Returns how many messages the leases had."""
         return int(self.ask("claim/recall.sql", gone=gone, hold=self.settings.queue_lease)[0][0])
-
-    def give_back(self, tokens: Iterable[str], wait: float = 0.0) -> None:
-        """Give back leases whose sends have not begun. Their messages are due again after `wait` seconds."""
-        self.ask("deliver/give_back.sql", tokens=list(tokens), wait=wait)
 
     def hold_back(self, destinations: list[str]) -> None:
         """Give back the singles of these destinations that wait in the broker's queue for their first send."""

@@ -1,5 +1,6 @@
-"""Where a process goes on reading. Rows that were taken stay in the index as long as an old snapshot may see them. Each
-take begins behind these rows, and does not pass them again.
+"""Where a process goes on reading: in the lanes of messages without a key, and at the places of messages with keys.
+Rows that were taken stay in the index as long as an old snapshot may see them. Each take begins behind these rows, and
+does not pass them again.
 
 All this is only a shortcut, in the memory of one process. Once in `FROM_FRONT_SECONDS` everything is read from the
 front again: that finds what was put back by a take that did not end.
@@ -8,7 +9,8 @@ front again: that finds what was put back by a take that did not end.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -33,7 +35,7 @@ class Snapshot(NamedTuple):
     open: frozenset[int]
 
     @classmethod
-    def read(cls, text: str) -> Snapshot:
+    def parsed(cls, text: str) -> Snapshot:
         """From the text of a pg_snapshot: the oldest open one, the next one, and all open ones."""
         _, following, listed = text.split(":")
         return cls(int(following), frozenset(int(xid) for xid in listed.split(",") if xid))
@@ -58,9 +60,9 @@ class Lane:
             yield {"xid": str(xid), "seq": 0, "until": str(xid)}
         yield {"xid": str(self.xid), "seq": self.seq, "until": str(END)}
 
-    def read(self, taken: Sequence[tuple[int, int]], snapshot: Snapshot, *, to_its_end: bool) -> None:
-        """Note what a take has taken, in order. `to_its_end`: nothing was left."""
-        if to_its_end:
+    def note(self, taken: Sequence[tuple[int, int]], snapshot: Snapshot, *, ended: bool) -> None:
+        """Note what a take has taken, in order. `ended`: nothing was left."""
+        if ended:
             self.xid, self.seq = snapshot.next - 1, END
             self.late = set(snapshot.open)
             return
@@ -81,7 +83,7 @@ class Lanes:
         self._life: str | None = None
 
     def spans(self, name: str, *, from_front: bool = False) -> list[dict[str, Any]]:
-        """Which parts of a destination's lanes to look at: see claim/take_free.sql."""
+        """Which parts of a destination's lanes to look at: see claim/take_keyless.sql."""
         return [
             {"priority": priority, "weight": weight, **span}
             for priority, weight in WEIGHTS.items()
@@ -94,7 +96,7 @@ class Lanes:
             lane = self._lanes[name, priority] = Lane()
         return lane
 
-    def read(
+    def note(
         self,
         names: Iterable[str],
         taken: Iterable[tuple[str, int, int, int]],
@@ -103,8 +105,8 @@ class Lanes:
         ends: Container[str],
     ) -> None:
         """Note what a committed take of these destinations took: destination, priority, transaction and number of each
-        row. `ends`: the destinations of which nothing was left. `life`: since when the server counts. After a crash it
-        may give the same numbers of transactions to others."""
+        row. `ends`: the destinations of which nothing was left. `life`: a time that changes when the server crashes. It
+        may then give the same numbers of transactions to others."""
         previous_life, self._life = self._life, life
         if previous_life not in (None, life):
             self.clear()
@@ -115,10 +117,10 @@ class Lanes:
         for name in names:
             for priority in WEIGHTS:
                 if lane := self._lanes.get((name, priority)):
-                    lane.read(sorted(rows.get((name, priority), ())), snapshot, to_its_end=name in ends)
+                    lane.note(sorted(rows.get((name, priority), ())), snapshot, ended=name in ends)
 
     def clear(self) -> None:
-        """Read all from the front: a take did not end, or the database is another one."""
+        """Read all from the front."""
         self._lanes.clear()
 
 
@@ -133,8 +135,8 @@ class Place:
     few_keys: bool = True
     """The last batch had few keys, or was small: then a take looks at more messages."""
     life: str = ""
-    """Since when the server counts that said `start`: see claim/take_new.sql. A crash undoes takes, and then messages
-    with lower numbers are there again."""
+    """A time that changes when the server crashes. A crash undoes takes, and then messages with lower numbers than
+    `start` are there again."""
     began: float = field(default_factory=time.monotonic)
 
     def go_on(self, start: int, life: str) -> None:
@@ -171,5 +173,22 @@ class Places:
         return self._places.keys()
 
     def clear(self) -> None:
-        """Read all from the front: the database may be another one."""
+        """Read all from the front."""
         self._places.clear()
+
+
+class Progress:
+    """How far this process has read."""
+
+    def __init__(self) -> None:
+        self.lanes, self.places = Lanes(), Places()
+
+    @contextmanager
+    def or_anew(self) -> Iterator[None]:
+        """If a take inside fails, everything is read from the front: nobody knows what it has taken."""
+        try:
+            yield
+        except BaseException:
+            self.lanes.clear()
+            self.places.clear()
+            raise

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseTooSlow
 from outbox_tasks.model import LeasedMessage, Step, Verdict
 from outbox_tasks.relay.store import processes
-from outbox_tasks.relay.store.takes import in_hand
+from outbox_tasks.relay.store.takes import NO_PAYLOAD, leased_message
 from outbox_tasks.text import storable
 
 
@@ -18,8 +19,8 @@ class Leases(Database):
     """The verbs of begin and settle."""
 
     def begin(self, token: str, destination: str) -> LeasedMessage | None:
-        """Let the send of a single begin, if its lease is still there; count an attempt, and return the message. One
-        whose payload the database can't return in time comes without it."""
+        """Let the send of a single begin, if its lease is still there; count an attempt, and return the message. If the
+        database can't return its payload in time, it gets more time, and then the message comes without payload."""
         configured = self.settings.destinations.get(destination)
         largest = 0 if configured is None else configured.largest
         parameters = {
@@ -28,14 +29,18 @@ class Leases(Database):
             "holder": processes.holder(),
             "hold": self.settings.send_lease,
         }
-        for most_bytes, limit in ((largest, None), (largest, self.settings.unhurried), (-1, None)):
-            try:
-                rows = self.ask("deliver/begin.sql", limit, **parameters, largest=most_bytes)
-                return in_hand(rows[0]) if rows else None
-            except DatabaseTooSlow:
-                if most_bytes < 0:
-                    raise
-        raise AssertionError  # the last one returned or raised
+        for limit in (None, self.settings.unhurried):
+            with suppress(DatabaseTooSlow):
+                return self._one_begun(limit, **parameters, largest=largest)
+        return self._one_begun(None, **parameters, largest=NO_PAYLOAD)
+
+    def _one_begun(self, limit: float | None, **parameters: Any) -> LeasedMessage | None:
+        rows = self.ask("deliver/begin.sql", limit, **parameters)
+        return leased_message(rows[0]) if rows else None
+
+    def give_back(self, tokens: Iterable[str], wait: float = 0.0) -> None:
+        """Give back leases whose sends have not begun. Their messages are due again after `wait` seconds."""
+        self.ask("deliver/give_back.sql", tokens=list(tokens), wait=wait)
 
     def settle(
         self, token: str, destination: str, verdicts: Sequence[Verdict], *, unhurried: bool = False
@@ -64,7 +69,7 @@ class Leases(Database):
         row: dict[str, Any] = {
             "seq": message.seq,
             "step": verdict.step.value,
-            "attempt": message.attempts if verdict.sent or verdict.step is Step.BEHIND else message.attempts - 1,
+            "attempts": message.attempts if verdict.sent else message.attempts - 1,
             "wait": verdict.wait,
             "code": storable(verdict.code),
             "error": storable(verdict.error),
@@ -78,4 +83,4 @@ class Leases(Database):
         twice. `tried_before`: an earlier try of this settle, whose answer did not arrive, may have settled them: those
         get no note."""
         rows = json.dumps([{"seq": message.seq, "attempt": message.attempts} for message in messages])
-        self.ask("deliver/vain.sql", message=rows, holder=processes.holder(), tried_before=tried_before)
+        self.ask("deliver/sent_in_vain.sql", message=rows, holder=processes.holder(), tried_before=tried_before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -17,12 +18,15 @@ from outbox_tasks.destinations import batch_size_of, keeps_order
 from outbox_tasks.errors import DatabaseTooSlow
 from outbox_tasks.model import BATCH_BYTES, LeasedMessage, as_time
 from outbox_tasks.relay.store import processes
-from outbox_tasks.relay.store.lanes import FREED_LATELY, Lanes, Places, Snapshot
+from outbox_tasks.relay.store.lanes import FREED_LATELY, Progress, Snapshot
 from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 
 MESSAGES_OF_A_KEY = 100
 """At most so many of one key are in a batch, and at most half of the batch."""
+
+NO_PAYLOAD = -1
+"""No payload is so small: messages come without theirs."""
 
 BATCHES_WITHOUT_LOOK = 4
 """If a kind of messages was missing twice in a row, so many batches are taken of the other kinds before it is looked
@@ -45,10 +49,10 @@ class Batch:
 class Takes(Database):
     """The takes of one process. Each goes on reading where the one before ended."""
 
-    def __init__(self, engine: Engine, settings: Settings, lanes: Lanes, places: Places, traffic: Traffic) -> None:
+    def __init__(self, engine: Engine, settings: Settings, progress: Progress, traffic: Traffic) -> None:
         super().__init__(engine, settings)
-        self._lanes, self._places, self._traffic = lanes, places, traffic
-        self._kinds = deque((self._take_free, self._take_held, self._take_new))
+        self._progress, self._traffic = progress, traffic
+        self._kinds = deque((self._take_keyless, self._take_held, self._take_new))
         self._misses: Counter[tuple[str, Any]] = Counter()
         self._rests: Counter[tuple[str, Any]] = Counter()
         self._sizes: dict[str, tuple[int, int]] = {}
@@ -72,24 +76,18 @@ class Takes(Database):
     def _take(self, kind: Callable[..., Batch], destination: str) -> Batch:
         """Take one batch. If the database can't return it in time, take one message with more time; if that is too
         slow too, take one without its payload."""
-        most = self._traffic.granted(destination, self._size(destination)[0])
+        most = self._traffic.grant(destination, self._size(destination)[0])
         if not most:
             return Batch()
-        all_bytes = self.settings.destinations[destination].largest
-        unhurried = self.settings.unhurried
-        try:
-            for lot, largest, limit in ((most, all_bytes, None), (1, all_bytes, unhurried), (1, -1, None)):
-                try:
+        largest = self.settings.destinations[destination].largest
+        with self._progress.or_anew():
+            for lot, limit in ((most, None), (1, self.settings.unhurried)):
+                with suppress(DatabaseTooSlow):
                     batch = kind(destination, lot, largest, limit)
                     break
-                except DatabaseTooSlow:
-                    if largest < 0:
-                        raise
-        except BaseException:
-            self._lanes.clear()
-            self._places.clear()
-            raise
-        self._traffic.put_back(destination, most - len(batch.messages))
+            else:
+                batch = kind(destination, 1, NO_PAYLOAD, None)
+        self._traffic.return_unused(destination, most - len(batch.messages))
         misses = self._misses[destination, kind] = 0 if batch else self._misses[destination, kind] + 1
         self._rests[destination, kind] = BATCHES_WITHOUT_LOOK if misses > 1 else 0
         return batch
@@ -115,18 +113,18 @@ class Takes(Database):
             self._sizes[destination] = size, 1 if configured.supervised else of_key
         return self._sizes[destination]
 
-    def _take_free(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
-        parameters = self._parameters(destination, most, largest)
-        span = json.dumps(self._lanes.spans(destination))
-        messages, [looked] = _parted(self.ask("claim/take_free.sql", limit, **parameters, span=span))
+    def _take_keyless(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
+        parameters, lanes = self._parameters(destination, most, largest), self._progress.lanes
+        span = json.dumps(lanes.spans(destination))
+        messages, [looked] = _parted(self.ask("claim/take_keyless.sql", limit, **parameters, span=span))
         if not looked.shut and (looked.looked or not messages):  # else it was shut, or took a message that goes alone
-            read = [(destination, priority, int(xid), seq) for priority, xid, seq in looked.reached or ()]
+            taken = [(destination, priority, int(xid), seq) for priority, xid, seq in looked.reached or ()]
             ends = {destination} if len(messages) == looked.looked < most else set()
-            self._lanes.read([destination], read, Snapshot.read(looked.snapshot), life=looked.life, ends=ends)
+            lanes.note([destination], taken, Snapshot.parsed(looked.snapshot), life=looked.life, ends=ends)
         return Batch(parameters["token"], messages)
 
     def _take_held(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
-        parameters, place = self._parameters(destination, most, largest), self._places.of(destination)
+        parameters, place = self._parameters(destination, most, largest), self._progress.places.of(destination)
         where = {"free_since": place.free_since, "blocks": self.settings.dead_blocks(destination)}
         rows = self.ask("claim/take_held.sql", limit, **parameters, run=self._size(destination)[1], **where)
         messages, looked = _parted(rows)
@@ -135,7 +133,7 @@ class Takes(Database):
         return Batch(parameters["token"], messages)
 
     def _take_new(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
-        parameters, place = self._parameters(destination, most, largest), self._places.of(destination)
+        parameters, place = self._parameters(destination, most, largest), self._progress.places.of(destination)
         where = {"start": place.start, "life": place.life, "reach": 2 * most if place.few_keys else most}
         rows = self.ask("claim/take_new.sql", limit, **parameters, run=self._size(destination)[1], **where)
         messages, looked = _parted(rows)
@@ -150,11 +148,11 @@ class Takes(Database):
 
 def _parted(rows: Sequence[Any]) -> tuple[list[LeasedMessage], list[Any]]:
     """The messages that a take has taken, and the row without a message: how far it looked."""
-    return [in_hand(row) for row in rows if row.seq is not None], [row for row in rows if row.seq is None]
+    return [leased_message(row) for row in rows if row.seq is not None], [row for row in rows if row.seq is None]
 
 
-def in_hand(row: Any) -> LeasedMessage:
-    """A message as its send begins."""
+def leased_message(row: Any) -> LeasedMessage:
+    """A row of `outbox_leased_messages`."""
     return LeasedMessage(
         row.id, row.event_type, row.destination, row.key, row.payload or b"", row.content_type,
         row.headers or {}, row.aggregate_type, row.aggregate_id, as_time(row.created_at),

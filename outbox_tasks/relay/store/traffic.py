@@ -123,31 +123,31 @@ class Traffic(Database):
             self._counted_at = now
         return self._processes
 
-    def granted(self, destination: str, most: int) -> int:
-        """How many of `most` messages may be taken now: those that the destination's rate allows. Put back what was not
-        needed."""
+    def grant(self, destination: str, most: int) -> int:
+        """How many of `most` messages may be taken now: those that the destination's rate allows. Return those that are
+        not taken."""
         rate = self._limits.of(destination).rate_limit
         if rate is None or not most:
             return most
-        rows = self._ask_of_row("traffic/metered.sql", destination, rate=rate, most=most)
+        rows = self._ask_of_row("traffic/grant.sql", destination, rate=rate, most=most)
         return int(rows[0].granted) if rows else 0
 
-    def put_back(self, destination: str, count: int) -> None:
-        """Give back what was granted and not needed."""
+    def return_unused(self, destination: str, count: int) -> None:
+        """Return messages that were granted and not taken."""
         if count > 0 and self._limits.of(destination).rate_limit is not None:
-            self.ask("traffic/unspent.sql", destination=destination, count=count)
+            self.ask("traffic/return_unused.sql", destination=destination, count=count)
 
     def outstanding(self) -> dict[str, tuple[int, int]]:
         """Of each destination, how many singles and batches are on their way, and of how many the send is slow."""
         # A send that takes a quarter of a second is slow.
-        rows = self.ask("claim/outstanding.sql", patience=0.25, hold=self.settings.queue_lease)
+        rows = self.ask("traffic/outstanding.sql", patience=0.25, hold=self.settings.queue_lease)
         return {row.destination: (row.leases, row.slow) for row in rows}
 
     def probe(self, tokens: dict[str, str]) -> set[str]:
         """Let a message with this token try whether its destination answers. Returns the destinations that may be
         tried."""
         wanted = [{"destination": name, "token": token} for name, token in sorted(tokens.items())]
-        rows = self.ask("claim/probe.sql", probe=json.dumps(wanted), hold=self.settings.queue_lease)
+        rows = self.ask("traffic/probe.sql", probe=json.dumps(wanted), hold=self.settings.queue_lease)
         return {row.name for row in rows}
 
     def untried(self, destination: str, token: str) -> None:
@@ -172,7 +172,7 @@ class Traffic(Database):
         """What a verb says that changes the row of a destination. If the destination has no row yet, it gets one."""
         if rows := self.ask(verb, destination=destination, **parameters):
             return rows
-        self.ask("traffic/meters.sql", destination=destination)
+        self.ask("traffic/add.sql", destination=destination)
         return self.ask(verb, destination=destination, **parameters)
 
     def recovered(self, destination: str) -> None:

@@ -1,14 +1,14 @@
 -- The destinations of which something is due, and how much of each kind, counted up to `most`:
---   free    messages without a key
---   alone   messages that are sent by themselves
---   fresh   new messages with a key
---   held    held messages whose key is free
+--   keyless  messages without a key
+--   alone    messages that are sent by themselves
+--   new      new messages with a key
+--   held     held messages whose key is free
 -- And what else a claim needs to know: drains (how many slots are taken), shut (it is paused, or its circuit is open), probe (its
 -- circuit is open, and a message may try it now). The cost grows with the destinations of which something is due, not with all that
 -- are configured.
 --
 -- known: JSON rows of the destinations that this process has served lately: destination; start and free_since, as outbox_take_new
--- and outbox_take_held have them; span, as take_free.sql has it. Other destinations are looked for between these names, up to
+-- and outbox_take_held have them; span, as take_keyless.sql has it. Other destinations are looked for between these names, up to
 -- `others` of them, after the name `past`. So rows that are gone, and that an old snapshot keeps, are not read again.
 WITH RECURSIVE known AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:known::json) AS k(destination text, start bigint, free_since timestamptz, span json)
@@ -28,7 +28,7 @@ WITH RECURSIVE known AS MATERIALIZED (
                           FROM generate_series(-1, 1) AS n) AS s
    WHERE name IS NOT NULL LIMIT :others::integer)
 ), writers AS MATERIALIZED (SELECT * FROM :schema.outbox_open_writers())
-SELECT p.destination, p.known, free.count AS free, alone.count AS alone, fresh.count AS fresh, held.count AS held,
+SELECT p.destination, p.known, keyless.count AS keyless, alone.count AS alone, new.count AS new, held.count AS held,
        (SELECT count(*) FROM :schema.outbox_drains d WHERE d.destination = p.destination AND d.until > now()) AS drains,
        coalesce(d.paused_at IS NOT NULL OR d.opened_at IS NOT NULL, false) AS shut,
        coalesce(d.paused_at IS NULL AND d.opened_at IS NOT NULL AND d.pause_until <= now(), false) AS probe
@@ -39,13 +39,13 @@ CROSS JOIN LATERAL (SELECT count(*) FROM (
     SELECT FROM :schema.outbox_ready r
     WHERE r.destination = p.destination AND r.priority = span.priority AND r.key IS NULL AND NOT r.alone
       AND (r.xid, r.seq) > (span.xid, span.seq) AND r.xid <= span.until LIMIT :most::integer) AS r
-  LIMIT :most) AS r) AS free
+  LIMIT :most) AS r) AS keyless
 CROSS JOIN LATERAL (SELECT count(*) FROM (
   SELECT FROM :schema.outbox_ready r WHERE r.alone AND r.destination = p.destination LIMIT :most) AS r) AS alone
 CROSS JOIN LATERAL (SELECT count(*) FROM (
   SELECT FROM :schema.outbox_ready r CROSS JOIN writers w
   WHERE r.destination = p.destination AND r.key IS NOT NULL AND r.seq >= p.start AND r.seq <= w.high
-    AND (w.floors IS NULL OR :schema.outbox_comes_next(r.destination, r.key, r.seq, w.classes, w.floors)) LIMIT :most) AS r) AS fresh
+    AND (w.floors IS NULL OR :schema.outbox_comes_next(r.destination, r.key, r.seq, w.classes, w.floors)) LIMIT :most) AS r) AS new
 CROSS JOIN LATERAL (SELECT count(*) FROM (  -- a key of which nothing is held counts, too: a take removes its row
   SELECT FROM (
     SELECT k.key, k.first FROM :schema.outbox_keys k
@@ -58,4 +58,4 @@ CROSS JOIN LATERAL (SELECT count(*) FROM (  -- a key of which nothing is held co
     SELECT FROM :schema.outbox_held h
     WHERE h.destination = p.destination AND h.key = k.key AND h.seq >= k.first LIMIT :most) AS h ON true
   LIMIT :most) AS k) AS held
-WHERE free.count + alone.count + fresh.count + held.count > 0 OR NOT p.known
+WHERE keyless.count + alone.count + new.count + held.count > 0 OR NOT p.known

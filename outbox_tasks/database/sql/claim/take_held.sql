@@ -4,5 +4,5 @@ WITH taken AS MATERIALIZED (
                                          :run::integer, :bytes::bigint, :free_since::timestamptz, :blocks::boolean)
 )
 SELECT h.*, looked.*
-FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
+FROM :schema.outbox_leased_messages(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
 FULL JOIN (SELECT all_before FROM taken WHERE lease IS NULL) AS looked ON false

@@ -10,7 +10,7 @@ WITH taken AS MATERIALIZED (
                                              ELSE 0 END, :reach::integer)
 )
 SELECT h.*, looked.*
-FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
+FROM :schema.outbox_leased_messages(ARRAY(SELECT seq FROM taken WHERE lease IS NOT NULL), :largest::integer) AS h
 FULL JOIN (
   SELECT seq AS next_start, whole, pg_stat_get_bgwriter_stat_reset_time()::text AS life FROM taken WHERE lease IS NULL
 ) AS looked ON false

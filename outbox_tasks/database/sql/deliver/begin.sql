@@ -15,4 +15,4 @@ WITH begun AS (
     AND set_config('synchronous_commit', 'off', true) = 'off'  -- if a crash undoes this, a send is repeated, not lost
   RETURNING l.seqs
 )
-SELECT h.* FROM begun CROSS JOIN LATERAL :schema.outbox_in_hand(begun.seqs, :largest::integer) AS h
+SELECT h.* FROM begun CROSS JOIN LATERAL :schema.outbox_leased_messages(begun.seqs, :largest::integer) AS h

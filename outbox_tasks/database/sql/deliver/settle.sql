@@ -9,8 +9,8 @@
 --                     If a quick worker has begun it already, it is not in the lease any more, and its run has its key.
 --
 -- token; destination; blocks; patience: outages in a row of a message are spared if they are fewer; verdict: JSON rows of seq, step,
--- wait (seconds), attempt, code, error, and token (of a retry). If code is null, the last error stays. Returns the numbers of the
--- messages that were still in the lease, and whether more messages of their keys are due.
+-- wait (seconds), attempts (with this one, if it was sent), code, error, and token (of a retry). If code is null, the last error stays.
+-- Returns the numbers of the messages that were still in the lease, and whether more messages of their keys are due.
 WITH lease AS MATERIALIZED (
   SELECT l.* FROM :schema.outbox_leases l
   WHERE l.token = :token::uuid AND l.destination = :destination::text
@@ -19,8 +19,8 @@ WITH lease AS MATERIALIZED (
 ), named AS MATERIALIZED (
   SELECT m.seq, m.id, m.event_type, m.destination, m.key, m.priority, octet_length(m.payload) AS size,
          coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder, now() + r.wait * interval '1 second' AS due,
-         r.step, r.attempt, r.token, coalesce(r.code, t.code, 'attempts_exhausted') AS code, coalesce(r.error, t.error) AS error,
-         least(r.attempt, 30000) - (r.step = 'behind')::integer AS attempts, coalesce(t.unheard, 0) AS unheard,
+         r.step, r.token, coalesce(r.code, t.code, 'attempts_exhausted') AS code, coalesce(r.error, t.error) AS error,
+         least(r.attempts, 30000) AS attempts, coalesce(t.unheard, 0) AS unheard,
          -- An attempt is spared in two cases. 1. Several messages failed together: it is unknown which of them was the cause. 2. An
          -- outage, which says nothing about the message. But if the message has met more outages in a row than the destination,
          -- other messages get through, and this message may be the cause.
@@ -32,7 +32,7 @@ WITH lease AS MATERIALIZED (
          :schema.outbox_goes_alone(CASE WHEN r.step = 'behind' THEN t.code ELSE r.code END) AS alone,
          m.seq = ANY (lease.seqs) AS ours
   FROM lease CROSS JOIN json_to_recordset(:verdict::json) AS r(
-    seq bigint, step text, wait float, attempt integer, code text, error text, token uuid)
+    seq bigint, step text, wait float, attempts integer, code text, error text, token uuid)
   CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = r.seq LIMIT 1) AS m
   LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = r.seq LIMIT 1) AS t ON true
 ), ours AS MATERIALIZED (  -- keeps: a run or a retry still has the key
@@ -57,7 +57,7 @@ WITH lease AS MATERIALIZED (
   SELECT seq, attempts, spared, (step = 'outage')::integer, code, error,
          :schema.outbox_noted('[]', jsonb_build_object(
            'at', clock_timestamp(), 'what', CASE WHEN step IN ('retry', 'later') THEN 'failed' ELSE step END,
-           'attempt', attempt, 'code', code, 'error', left(error, 300), 'by', holder))
+           'attempt', attempts, 'code', code, 'error', left(error, 300), 'by', holder))
   FROM ours WHERE step IN ('retry', 'later', 'outage', 'dead', 'discarded')
   ON CONFLICT (seq) DO UPDATE SET
     attempts = excluded.attempts, spared = excluded.spared,
@@ -73,7 +73,7 @@ WITH lease AS MATERIALIZED (
   FROM ours WHERE step = 'dead'
 ), handed AS (
   INSERT INTO :schema.outbox_runs (seq, state, locked_until, attempts, unheard, id, destination, key, holder)
-  SELECT seq, 'handed over', now() + (due - now()) * 2 ^ least(unheard, 6), attempt, unheard, id, destination, key, holder
+  SELECT seq, 'handed over', now() + (due - now()) * 2 ^ least(unheard, 6), attempts, unheard, id, destination, key, holder
   FROM ours WHERE step = 'handed'
 ), back AS MATERIALIZED (
   SELECT seq, CASE WHEN step = 'behind' THEN now() ELSE due END AS due, since, attempts, alone, destination, key, priority, size

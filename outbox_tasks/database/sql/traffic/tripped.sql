@@ -7,7 +7,7 @@
 --      long as the pause before, up to `longest` seconds.
 --   3. It is open, and this send was no try: it began before the circuit opened, and changes only the error that is shown.
 -- destination; token: of the lease; code; error; enough; pause, longest: seconds. Returns whether the circuit is open; returns no row
--- if the destination has no row yet: see meters.sql.
+-- if the destination has no row yet: see add.sql.
 WITH fresh AS (  -- the messages of this lease that meet their first outage; if the lease is gone, it counts as one message
   SELECT CASE WHEN count(*) = 0 THEN 1 ELSE count(*) FILTER (WHERE t.seq IS NULL) END::integer AS count
   FROM :schema.outbox_leases l CROSS JOIN LATERAL unnest(l.seqs) AS s

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.model import DrainAsked, Single, Step
+from outbox_tasks.model import Single, Slot, Step
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import Drained, drain_in_slot
 from outbox_tasks.relay.publish import publish
@@ -19,7 +19,7 @@ from outbox_tasks.satellites import satellites
 from outbox_tasks.settings.pipe import DRAIN_SECONDS
 
 
-def drain_all(
+def send_all(
     store: Store,
     publishers: Mapping[str, Publisher],
     listener: Listener,
@@ -33,18 +33,19 @@ def drain_all(
     """
     drained = Drained()
 
-    def work(singles: Sequence[Single], drains: Sequence[DrainAsked]) -> None:
+    def work(singles: Sequence[Single], slots: Sequence[Slot]) -> None:
         for single in singles:
             if published := publish(store, publishers, single.destination, single.token, listener):
                 drained.steps[published.verdict.step] += 1
         ends, served = time.monotonic() + DRAIN_SECONDS, set[str]()
-        for reserved in drains:
+        for slot in slots:
             # A slot that is not used is given back, so that workers may have it.
-            if stop() or time.monotonic() > ends or reserved.destination in served:
-                store.end_drain(reserved)
+            if stop() or time.monotonic() > ends or slot.destination in served:
+                store.claims.end_drain(slot)
                 continue
-            served.add(reserved.destination)
-            if part := drain_in_slot(store, publishers, reserved, listener, stop=stop):
+            served.add(slot.destination)
+            begun = store.claims.begin_drain(slot)
+            if begun and (part := drain_in_slot(store, publishers, begun, listener, stop=stop)):
                 drained.steps += part.steps
 
     pace = Pace(store.settings.destinations)

@@ -1,6 +1,6 @@
 -- Takes due messages without a key singly, of several destinations: each gets a lease of its own, and its send has not begun.
 --
--- share: JSON rows of destination; most; span, as for take_free.sql; and token: of the probe of a destination whose circuit is open.
+-- share: JSON rows of destination; most; span, as for take_keyless.sql; and token: of the probe of a destination whose circuit is open.
 -- Then of its first 100 messages one that has never failed goes first. holder, hold: of the leases. Returns the messages without their
 -- payloads. The last row has no number: at is the snapshot in which this looked, and id says since when the server counts.
 WITH share AS MATERIALIZED (

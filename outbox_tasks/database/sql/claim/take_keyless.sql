@@ -34,7 +34,7 @@ WITH alone AS MATERIALIZED (
   FROM taken HAVING count(*) > 0 AND set_config('synchronous_commit', 'off', true) = 'off'
 )
 SELECT h.*, looked.*
-FROM :schema.outbox_in_hand(ARRAY(SELECT seq FROM taken), :largest::integer) AS h
+FROM :schema.outbox_leased_messages(ARRAY(SELECT seq FROM taken), :largest::integer) AS h
 FULL JOIN (
   SELECT :schema.outbox_is_shut(:destination) AS shut, pg_current_snapshot()::text AS snapshot,
          pg_stat_get_bgwriter_stat_reset_time()::text AS life, (SELECT count(*) FROM lane)::integer AS looked,

@@ -1,8 +1,7 @@
 -- Reserves slots for drains, which keep them for `hold` seconds. Slots whose time is over are free.
 --
--- share: JSON rows of destination, slots (so many may be taken in all), and wanted (so many more are to be reserved); holder: the
--- process of a drain that begins now; null: the tasks of the drains are still to be sent. Returns the destination, token and number of
--- each slot.
+-- share: JSON rows of destination, slots (how many there are), and wanted (how many more are to be reserved); holder: the process of a
+-- drain that begins now; null: the tasks of the drains are still to be sent. Returns the destination, token and number of each slot.
 WITH share AS (
   SELECT * FROM json_to_recordset(:share::json) AS s(destination text, slots integer, wanted integer)
 ), free AS (
