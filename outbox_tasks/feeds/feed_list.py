@@ -21,7 +21,7 @@ WRONG_QUERY = "42"
 
 class FeedList:
     """The feeds of a process. It keeps one connection open, that of the last one: so a server has no more connections
-    of the relay than there are processes for feeds. Schemas of one database share it."""
+    of the relay than there are processes for feeds."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -49,12 +49,8 @@ class FeedList:
             return None
         if self._open is not None and self._open[:2] == (name, place):
             return self._open[2]
-        try:
-            source = open_source(name, place.url, place.url_schema, timeout=5.0)
-            if self._open is not None and self._open[1].url == place.url:
-                source.adopt(self._open[2])
-        finally:
-            self.close()
+        self.close()
+        source = open_source(name, place.url, place.url_schema, timeout=5.0)
         self._open = (name, place, source)
         return source
 

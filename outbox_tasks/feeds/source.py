@@ -99,10 +99,6 @@ class Source(ABC):
                 self._execute(connection, statement)
         return "".join(f"{statement};\n\n" for statement in self._statements())
 
-    def adopt(self, other: Source) -> None:
-        """Take over the connection of another source with the same URL, perhaps of another schema."""
-        self._open, other._open = other._open, None
-
     def close(self) -> None:
         connection, self._open = self._open, None
         if connection is not None:

@@ -57,6 +57,18 @@ def message(number: int = 0, **fields: Any) -> LeasedMessage:
     return LeasedMessage(**{**plain, **fields})
 
 
+WHOLE = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "tenant": "t1"})
+
+
+def whole(prefix: str, **more: Any) -> dict[str, Any]:
+    """The attributes of `WHOLE` with this prefix, and more that a transport adds."""
+    attributes = {
+        "id": WHOLE.id, "type": "order.created", "source": "/shop", "time": "2030-01-02T03:04:05.000678+00:00",
+        "subject": "a", "partitionkey": "k", "traceparent": "00-a-b-01",
+    }  # fmt: skip
+    return {f"{prefix}{name}": value for name, value in (attributes | more).items()}
+
+
 def sent_by(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
     """The outcomes as the pipe sees them, for which an exception is a reason to try again."""
     return send_at_once({"orders": publisher}, "orders", messages)

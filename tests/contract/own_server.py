@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import socket
+import sys
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import redis
 
-from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.conftest import eventually
 from tests.contract.counterparts import Counterpart
+
+ROOT = Path(__file__).parents[2]
 
 
 def listens(port: int) -> bool:
@@ -24,10 +29,11 @@ def listens(port: int) -> bool:
 
 
 class ChildCounterpart(Counterpart):
-    """A server that is one child process of ours."""
+    """A server that is one child process of ours, at one port."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.port = free_port()
         self.child: Child | None = None
         self._directory: TemporaryDirectory[str] | None = None
 
@@ -38,6 +44,16 @@ class ChildCounterpart(Counterpart):
     @abstractmethod
     def answers(self) -> bool:
         """Whether it does by now."""
+
+    @abstractmethod
+    def url_on(self, port: int, place: str) -> str:
+        """The destination's URL of a place at this port."""
+
+    def url(self, place: str) -> str:
+        return self.url_on(self.port, place)
+
+    def url_at(self, port: int) -> str:
+        return self.url_on(port, self.place)
 
     @property
     def directory(self) -> Path:
@@ -77,6 +93,20 @@ class ChildCounterpart(Counterpart):
         return [self.child.pid]
 
 
+class ProgramCounterpart(ChildCounterpart):
+    """A program of our own: it is given the port, and says when it is ready."""
+
+    program: ClassVar[ModuleType]
+    arguments: Sequence[object] = ()
+
+    def launch(self) -> Child:
+        argv = [sys.executable, "-m", self.program.__name__, str(self.port), *map(str, self.arguments)]
+        return Child.start(self.name, argv, cwd=ROOT)
+
+    def answers(self) -> bool:
+        return self.child is not None and "ready" in self.child.tail()
+
+
 class ValkeyCounterpart(Counterpart):
     """A Redis-compatible server; `teller` needs a password, nobody else does."""
 
@@ -98,19 +128,19 @@ class ValkeyCounterpart(Counterpart):
         return [self.server.pid]
 
     @abstractmethod
-    def url_on(self, broker: str, place: str) -> str:
+    def url_of(self, broker: str, place: str) -> str:
         """The destination's URL of a place on the server with this URL."""
 
     def url(self, place: str) -> str:
-        return self.url_on(self.server.url, place)
+        return self.url_of(self.server.url, place)
 
     def url_at(self, port: int) -> str:
-        return self.url_on(f"redis://{LOOPBACK}:{port}/0", self.place)
+        return self.url_of(f"redis://{LOOPBACK}:{port}/0", self.place)
 
     def wrong_password_url(self, place: str) -> str:
         with self.client() as client:
             client.acl_setuser("teller", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
-        return self.url_on(self.server.url.replace("://", "://teller:wrong@"), place)
+        return self.url_of(self.server.url.replace("://", "://teller:wrong@"), place)
 
     def client(self) -> redis.Redis:
         """To be closed."""

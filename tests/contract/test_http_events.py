@@ -19,11 +19,11 @@ from outbox_tasks.destinations.common.public_internet import is_public
 from outbox_tasks.destinations.http import network
 from outbox_tasks.destinations.http.options import read
 from outbox_tasks.destinations.http.publisher import BODY_SECONDS
-from outbox_tasks.local.ports import free_port
-from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.model import LeasedMessage, Result
 from tests.contract.counterparts.http_events import Counterpart
 from tests.contract.messages import (
     SENT,
+    WHOLE,
     brief,
     configured,
     connected,
@@ -33,6 +33,7 @@ from tests.contract.messages import (
     published,
     results,
     sent_in_order,
+    whole,
     within,
 )
 
@@ -51,7 +52,7 @@ def answered(number: int = 0, **answer: Any) -> LeasedMessage:
 
 def post(target: Counterpart) -> tuple[dict[str, str], dict[str, Any]]:
     """The only request that has arrived: its headers, and all of it."""
-    [found] = target.posts()
+    [found] = target.raw()
     return dict(found["headers"]), found
 
 
@@ -78,26 +79,17 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 class TestTheRequest:
     def test_is_a_cloud_event_in_binary_mode(self, target: Counterpart) -> None:
-        own = {"traceparent": "00-a-b-01", "X-Tenant": "t1"}
-        sent = message(key="k", aggregate_id='Euro € "😀" 100%\r\n~', headers=own)
         with opened(target, "&a=1&outbox_concurrency=2&b=%2F") as publisher:
-            assert publisher.publish([sent]) == [SENT]
+            assert publisher.publish([replace(WHOLE, aggregate_id='Euro € "😀" 100%\r\n~')]) == [SENT]
         headers, request = post(target)
+        subject = "Euro%20%E2%82%AC%20%22%F0%9F%98%80%22%20100%25%0D%0A~"
         assert headers == {
             "host": f"127.0.0.1:{target.port}",
             "user-agent": "outbox-tasks",
             "accept-encoding": "identity",
-            "idempotency-key": sent.id,
-            "ce-specversion": "1.0",
-            "ce-id": sent.id,
-            "ce-type": "order.created",
-            "ce-source": "/shop",
-            "ce-time": "2030-01-02T03:04:05.000678+00:00",
-            "ce-subject": "Euro%20%E2%82%AC%20%22%F0%9F%98%80%22%20100%25%0D%0A~",
-            "ce-partitionkey": "k",
-            "ce-traceparent": "00-a-b-01",
-            "traceparent": "00-a-b-01",
-            "X-Tenant": "t1",
+            "idempotency-key": WHOLE.id,
+            **whole("ce-", specversion="1.0", subject=subject),
+            **WHOLE.headers,
             "content-type": "application/json",
             "content-length": "8",
         }
@@ -113,34 +105,21 @@ class TestTheRequest:
         assert "forged" not in post(target)[0].values()
         assert arrived.headers == {"tenant": "t1"}
 
-    def test_can_not_carry_every_header(self, target: Counterpart) -> None:
-        headers: list[dict[str, str]] = [{"a b": "x"}, {"": "x"}, {"ä": "x"}, {"a": "x\r\nb: y"}, {"a": "\0"}]
-        bad = [message(n, headers=each) for n, each in enumerate(headers, 1)]
-        outcomes = published(target, message(0), *bad, message(9, content_type="text/plain\nx: y"))
-        assert brief(outcomes) == [(Result.SENT, None), *[(Result.DEAD, "bad_headers")] * 6]
-        assert numbers(target) == [0]
-
     @pytest.mark.parametrize(
         ("login", "option", "sent"),
-        [("", "", None), ("", "&outbox_bearer=to+k%3Den", "Bearer to+k=en"),
-         ("teller:ri%40ght@", "", "Basic " + base64.b64encode(b"teller:ri@ght").decode())],
-    )  # fmt: skip
-    def test_has_the_credentials_of_the_url(
-        self, target: Counterpart, login: str, option: str, sent: str | None
-    ) -> None:
+        [
+            ("", "&outbox_bearer=to+k%3Den", "Bearer to+k=en"),
+            ("teller:ri%40ght@", "", "Basic " + base64.b64encode(b"teller:ri@ght").decode()),
+        ],
+    )
+    def test_has_the_credentials_of_the_url(self, target: Counterpart, login: str, option: str, sent: str) -> None:
         url = target.url(target.place).replace("://", f"://{login}") + option + f"&outbox_secret={SECRET}"
         with closing(loaded(url)) as publisher:
             assert publisher.publish([message()]) == [SENT]
         headers, request = post(target)
-        assert headers.get("authorization") == sent
+        assert headers["authorization"] == sent
         assert headers["webhook-signature"].count("v1,") == 1
         assert request["path"] == f"/hooks/{target.place}"
-
-    def test_knows_no_proxy(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Behind a proxy, nobody would know what is connected to."""
-        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
-        with opened(target) as publisher:
-            assert publisher.publish([message()]) == [SENT]
 
 
 class TestTheSignature:
@@ -160,9 +139,8 @@ class TestTheAnswer:
         ("status", "result", "code"),
         [
             (204, Result.SENT, None), (301, Result.OUTAGE, "redirected"), (400, Result.DEAD, "http_400"),
-            (401, Result.OUTAGE, "unauthorized"), (404, Result.RETRY, "unroutable"),
-            (405, Result.OUTAGE, "unroutable"), (408, Result.RETRY, "http_408"), (413, Result.DEAD, "too_large"),
-            (429, Result.RETRY, "http_429"), (500, Result.RETRY, "http_500"), (503, Result.OUTAGE, "http_503"),
+            (404, Result.RETRY, "unroutable"), (413, Result.DEAD, "too_large"), (429, Result.RETRY, "http_429"),
+            (503, Result.OUTAGE, "http_503"),
         ],
     )  # fmt: skip
     def test_has_a_meaning(self, target: Counterpart, status: int, result: Result, code: str | None) -> None:
@@ -221,15 +199,14 @@ class TestBadBehaviour:
             assert brief(outcomes) == [(Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.BEHIND, None)]
             assert publisher.publish([message(3)]) == [SENT]
 
-    @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"", b"HTTP/1.1 200 OK\r\nbad\0: x\r\n\r\n"])
-    def test_a_server_that_speaks_no_http(self, answer: bytes) -> None:
+    def test_a_server_that_speaks_no_http(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
 
             def serve() -> None:
                 accepted, _ = other.accept()
                 with accepted:
                     accepted.recv(65536)
-                    accepted.sendall(answer)
+                    accepted.sendall(b"SSH-2.0-OpenSSH\r\n")
 
             thread = threading.Thread(target=serve)
             thread.start()
@@ -247,7 +224,7 @@ class TestKeys:
         with opened(target, "&outbox_concurrency=3", send_timeout=60) as publisher:
             messages = [*(replace(one, key="slow") for one in slow), *others]
             assert sent_in_order(publisher, messages) == [SENT] * 26
-        by_number = {json.loads(base64.b64decode(post["body"]))["n"]: post for post in target.posts()}
+        by_number = {json.loads(base64.b64decode(post["body"]))["n"]: post for post in target.raw()}
         assert all(by_number[n]["until"] < by_number[0]["until"] for n in range(2, 26))
         for key in range(4):
             theirs = [by_number[n] for n in range(2 + key, 26, 4)]
@@ -282,32 +259,21 @@ class TestKeys:
 
 
 class TestConnections:
-    def test_as_many_at_a_time_as_allowed_from_several_threads(self, target: Counterpart) -> None:
+    def test_as_many_at_a_time_as_allowed(self, target: Counterpart) -> None:
         messages = [answered(n, after=0.02) for n in range(16)]
-        found: list[Outcome] = []
         with opened(target, "&outbox_concurrency=4") as publisher:
             for _ in range(2):
                 assert publisher.publish(messages) == [SENT] * 16
-            assert len({request["peer"] for request in target.posts()}) == 4
-            moments = sorted([(p["from"], 1) for p in target.posts()] + [(p["until"], -1) for p in target.posts()])
+            assert len({request["peer"] for request in target.raw()}) == 4
+            moments = sorted([(p["from"], 1) for p in target.raw()] + [(p["until"], -1) for p in target.raw()])
             assert max(sum(change for _, change in moments[: n + 1]) for n in range(len(moments))) == 4
             target.stop()
             target.start()  # connections that were closed meanwhile are not used
-            threads = [
-                threading.Thread(target=lambda: found.extend(publisher.publish([message(n) for n in range(20)])))
-                for _ in range(4)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(10)
-        assert found == [SENT] * 80
+            assert publisher.publish([message(n) for n in range(20)]) == [SENT] * 20
 
 
 class TestAddresses:
-    @pytest.mark.parametrize(
-        "host", ["127.0.0.1", "localhost", "2130706433", "127.1", "0.0.0.0", "[::ffff:127.0.0.1]", "shop.example"]
-    )
+    @pytest.mark.parametrize("host", ["localhost", "2130706433", "[::ffff:127.0.0.1]", "shop.example"])
     def test_of_private_networks_are_refused(self, host: str, names: dict[str, Any]) -> None:
         names["shop.example"] = ["10.1.2.3", "127.0.0.1"]
         with socket.create_server(("0.0.0.0", 0)) as listening:
@@ -340,13 +306,6 @@ class TestAddresses:
             assert publisher.publish([message(0)]) == [SENT]
         assert names["asked"] == ["shop.example"]
         assert post(target)[0]["host"] == f"shop.example:{target.port}"
-
-    def test_that_nobody_knows(self, names: dict[str, Any]) -> None:
-        names["shop.example"] = socket.gaierror(-2, "Name or service not known")
-        with closing(loaded("https://shop.example/")) as publisher:
-            outcomes = publisher.publish([message(n) for n in range(3)])
-        assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "connection")}
-        assert outcomes[0].error == "shop.example can't be resolved: [Errno -2] Name or service not known"
 
     def test_a_name_server_that_does_not_answer(self, names: dict[str, Any]) -> None:
         asked_long_enough = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +19,7 @@ from outbox_tasks.model import Result
 from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import rabbitmq, redis_queue
-from tests.contract.messages import SENT, brief, loaded, message, numbers, settled
+from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, settled, whole
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,9 +47,9 @@ def channel_of(rabbit: rabbitmq.Counterpart) -> Iterator[Any]:
 
 class TestRabbit:
     def test_writes_what_the_binding_of_cloudevents_says(self, rabbit: rabbitmq.Counterpart) -> None:
-        own = {"tenant": "t1", "CE-Type": "false", "ce-dataschema": "urn:orders"}
+        own = {"CE-Type": "false", "ce-dataschema": "urn:orders"}
         with closing(loaded(rabbit.new_place())) as publisher:
-            assert publisher.publish([message(key="k", aggregate_id="a", headers=own)]) == [SENT]
+            assert publisher.publish([replace(WHOLE, headers=WHOLE.headers | own)]) == [SENT]
         [arrived] = rabbit.raw()
         assert {n: v for n, v in arrived.properties.items() if n != "application_headers"} == {
             "content_type": "application/json",
@@ -57,13 +58,8 @@ class TestRabbit:
             "timestamp": 1893553445,
             "delivery_mode": 2,
         }
-        event = binding.from_binary_event(binding.RabbitMQMessage(arrived.headers, "application/json", arrived.body))
-        assert event.get_id() == message().id
-        assert (event.get_type(), event.get_source(), event.get_subject()) == ("order.created", "/shop", "a")
-        assert (event.get_specversion(), event.get_dataschema()) == ("1.0", "urn:orders")
-        assert event.get_extension("partitionkey") == "k"
-        assert event.get_data() == {"n": 0}
-        assert arrived.headers["tenant"] == "t1"
+        attributes = whole("ce-", specversion="1.0", dataschema="urn:orders")
+        assert (arrived.body, arrived.headers) == (b'{"n": 0}', attributes | {"tenant": "t1"})
 
     def test_a_refused_message_is_the_only_one_that_is_dead(self, rabbit: rabbitmq.Counterpart) -> None:
         """The broker closes the channel over it, and takes what came before it all the same: what arrives twice was not
@@ -106,11 +102,6 @@ class TestRabbit:
                 channel.queue_bind(rabbit.place, name, "nobody.*")
             assert publisher.publish([messages[1]]) == [SENT], "it came back once, and now it has a queue"
         assert numbers(rabbit) == [0, 2, 1]
-
-    def test_a_virtual_host_that_does_not_exist(self, rabbit: rabbitmq.Counterpart) -> None:
-        with closing(loaded(f"{rabbit.broker}nowhere?queue=q")) as publisher:
-            [outcome] = publisher.publish([message()])
-        assert (outcome.result, outcome.code) == (Result.OUTAGE, "not_allowed")
 
     def test_a_full_queue_is_tried_again(self, rabbit: rabbitmq.Counterpart, name: str) -> None:
         rabbit.declare(name, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -172,15 +163,6 @@ class TestRedis:
             outcomes = publisher.publish([message(0), message(1)])
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "wrong_type")}
         assert not any("LPUSH" in str(o.error) for o in outcomes), "the message is quoted"
-
-    def test_a_server_that_is_full_is_out_of_order(self, valkey: redis_queue.Counterpart, name: str) -> None:
-        with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
-            with redis.Redis.from_url(valkey.server.url) as client:
-                client.config_set("maxmemory", "1")
-                outcomes = publisher.publish([message(0), message(1)])
-                client.config_set("maxmemory", "0")
-            assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "oom")}
-            assert publisher.publish([message(2)]) == [SENT]
 
     def test_transport_options_are_kombus(self, valkey: redis_queue.Counterpart, name: str) -> None:
         options = {"transport_options": {"global_keyprefix": "shop:"}}

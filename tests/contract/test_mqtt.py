@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,31 +13,19 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from outbox_tasks.destinations.mqtt.publisher import FORBIDDEN
 from outbox_tasks.model import Result
 from tests.contract.counterparts.mqtt import Counterpart
-from tests.contract.messages import SENT, brief, loaded, message, numbers, published, results, settled
+from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, results, settled, whole
 
 
 def test_writes_the_user_properties_of_the_binding(target: Counterpart) -> None:
-    sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "id": "t1"})
-    with closing(loaded(target.url(target.place))) as publisher:
-        assert publisher.publish([sent]) == [SENT]
+    assert published(target, replace(WHOLE, headers={"traceparent": "00-a-b-01", "id": "t1"})) == [SENT]
     [arrived] = target.raw()
     assert arrived.properties is not None
-    assert arrived.properties.UserProperty == [
-        ("specversion", "1.0"),
-        ("id", sent.id),
-        ("type", "order.created"),
-        ("source", "/shop"),
-        ("time", "2030-01-02T03:04:05.000678+00:00"),
-        ("subject", "a"),
-        ("partitionkey", "k"),
-        ("traceparent", "00-a-b-01"),
-        ("h_id", "t1"),
-    ]
+    assert dict(arrived.properties.UserProperty) == whole("", specversion="1.0") | {"h_id": "t1"}
     assert arrived.properties.ContentType == "application/json"
     assert (arrived.payload, arrived.qos, arrived.retain) == (b'{"n": 0}', 1, False)
 
 
-@pytest.mark.parametrize("text", ["a\tb", "\x7f", "\x9f", "\ufffe", "\U0010ffff", "\ud800", "ü" * 32_768])
+@pytest.mark.parametrize("text", ["a\tb", "\U0010ffff", "\ud800", "ü" * 32_768])
 def test_a_text_that_mqtt_has_no_place_for_is_dead(target: Counterpart, text: str) -> None:
     """mosquitto would close the connection, on the neighbours too."""
     outcomes = published(target, message(0), message(1, headers={"a": text}), message(2, key=text), message(3))
@@ -67,12 +56,6 @@ def test_what_the_server_refuses_for_its_size_does_no_harm(target: Counterpart, 
     assert set(numbers(target)) == set(range(31))
 
 
-def test_a_topic_that_we_may_not_write_to_is_an_outage(target: Counterpart) -> None:
-    with closing(loaded(target.url_of("private/orders"))) as publisher:
-        outcomes = settled(publisher, message(0), message(1))
-    assert brief(outcomes) == [(Result.OUTAGE, "unauthorized")] * 2
-
-
 def test_a_topic_that_nobody_has_subscribed_to_is_none_the_worse(target: Counterpart) -> None:
     with closing(loaded(target.url_of("nobody/listens"))) as publisher:
         assert publisher.publish([message(0), message(1)]) == [SENT, SENT]
@@ -89,15 +72,10 @@ def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(target:
 
 
 def test_the_last_message_is_retained_if_wished(target: Counterpart) -> None:
-    with closing(loaded(f"{target.url(target.place)}?retain=true")) as publisher:
-        assert publisher.publish([message(0), message(1)]) == [SENT, SENT]
-    assert retained(target) == [b'{"n": 1}']
-
-
-def retained(target: Counterpart) -> list[bytes]:
-    """What somebody gets who subscribes now."""
+    """Somebody gets it who subscribes afterwards."""
+    assert published(target, message(0), message(1), options="?retain=true") == [SENT, SENT]
     found: Any = subscribe.simple(
         target.place, qos=1, port=target.port, hostname="127.0.0.1", protocol=MQTTProtocolVersion.MQTTv5,
         auth={"username": "teller", "password": "r:ght"}, retained=True,
     )  # fmt: skip
-    return [found.payload]
+    assert found.payload == b'{"n": 1}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from nats.js import JetStreamContext
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.model import Result
 from tests.contract.counterparts.nats_jetstream import Counterpart
-from tests.contract.messages import SENT, loaded, message, numbers, published, results, within
+from tests.contract.messages import SENT, WHOLE, loaded, message, numbers, published, results, whole
 
 
 def limited(target: Counterpart, **limits: Any) -> str:
@@ -27,30 +28,20 @@ def limited(target: Counterpart, **limits: Any) -> str:
 
 
 def test_writes_the_headers_of_the_binding(target: Counterpart) -> None:
-    sent = message(
-        key="käse und 100 %", aggregate_id="a", content_type="application/json; charset=utf-8",
-        headers={"traceparent": "00-a-b-01", "tenant": "ü 1", "Nats-Rollup": "all", "CE-id": "x", "content-type": "y"},
-    )  # fmt: skip
-    with closing(loaded(target.url(target.place))) as publisher:
-        assert publisher.publish([sent]) == [SENT]
+    own = {"tenant": "ü 1", "Nats-Rollup": "all", "CE-id": "x", "content-type": "y"}
+    sent = replace(
+        WHOLE, key="käse und 100 %", content_type="application/json; charset=utf-8", headers=WHOLE.headers | own
+    )
+    assert published(target, sent) == [SENT]
     [arrived] = target.raw()
-    assert arrived.subject == target.place
-    assert arrived.headers == {
-        "ce-specversion": "1.0",
-        "ce-id": sent.id,
-        "ce-type": "order.created",
-        "ce-source": "/shop",
-        "ce-time": "2030-01-02T03:04:05.000678+00:00",
-        "ce-subject": "a",
-        "ce-partitionkey": "k%C3%A4se%20und%20100%20%25",
-        "ce-traceparent": "00-a-b-01",
-        "ce-datacontenttype": "application/json;%20charset=utf-8",
-        "Nats-Msg-Id": sent.id,
-        "tenant": "ü 1",
-        "h_Nats-Rollup": "all",
-        "h_CE-id": "x",
-        "h_content-type": "y",
+    more = {
+        "specversion": "1.0",
+        "datacontenttype": "application/json;%20charset=utf-8",
+        "partitionkey": "k%C3%A4se%20und%20100%20%25",
     }
+    prefixed = {name if name == "tenant" else f"h_{name}": value for name, value in own.items()}
+    assert arrived.subject == target.place
+    assert arrived.headers == whole("ce-", **more) | {"Nats-Msg-Id": sent.id} | prefixed
 
 
 def test_a_repetition_is_dropped_by_the_stream(target: Counterpart) -> None:
@@ -70,7 +61,7 @@ def test_the_event_type_can_be_a_part_of_the_subject(target: Counterpart) -> Non
 
 @pytest.mark.parametrize(
     "headers",
-    [{"a b": "x"}, {"": "x"}, {"ü": "x"}, {"a": "x\r\nNats-Rollup: all"}, {"a": "\ud800"}, {"tracestate": "\ud800"}],
+    [{"": "x"}, {"ü": "x"}, {"a": "x\r\nNats-Rollup: all"}, {"tracestate": "\ud800"}],
 )
 def test_what_is_no_header_of_nats_is_dead(target: Counterpart, headers: dict[str, str]) -> None:
     outcomes = published(target, message(0), message(1, headers=headers), message(2))
@@ -102,14 +93,6 @@ def test_a_stream_that_is_full_is_out_of_order(target: Counterpart) -> None:
         outcomes = publisher.publish([message(0), message(1), message(2)])
     assert [(o.result, o.code) for o in outcomes[1:]] == [(Result.OUTAGE, "full")] * 2
     assert outcomes[0] == SENT
-
-
-def test_a_subject_that_we_may_not_publish_to_is_an_outage(target: Counterpart) -> None:
-    """The server says so beside the acknowledgements, and does not let us wait for them."""
-    url = target.url_of("private.orders", "mute:mute")
-    with closing(loaded(url, send_timeout=11)) as publisher, within(1):
-        outcomes = publisher.publish([message(0), message(1)])
-    assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "unauthorized")}
 
 
 def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(

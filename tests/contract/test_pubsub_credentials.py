@@ -50,7 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tls_server(files: Path) -> Iterator[Counterpart]:
-    with Counterpart(str(files / "cert.pem"), EMAIL, str(files / "public.pem")) as server:
+    with Counterpart((files / "cert.pem", EMAIL, files / "public.pem")) as server:
         yield server
 
 

@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-import socket
-import socketserver
-import threading
-import time
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import pytest
 import redis
 
 from lab.proxy import Proxy
-from outbox_tasks.destinations import load
 from outbox_tasks.model import Result
-from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import celery_task, redis_queue
 from tests.contract.counterparts.redis_stream import Counterpart
-from tests.contract.messages import SENT, brief, configured, loaded, message, numbers, published, results
+from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, results, whole
 
 
 def client(target: Counterpart) -> redis.Redis:
     return redis.Redis.from_url(target.server.url)
 
 
-def entries(target: Counterpart) -> list[dict[str, bytes]]:
-    found: Any = client(target).xrange(target.place)
-    return [{name.decode(): value for name, value in fields.items()} for _, fields in found]
-
-
 def test_writes_the_fields_of_the_contract(target: Counterpart) -> None:
-    sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "tenant": "t1"})
-    with closing(loaded(target.url(target.place))) as publisher:
-        publisher.publish([sent])
-    assert entries(target) == [
-        {
-            "ce_id": sent.id.encode(),
-            "ce_type": b"order.created",
-            "ce_source": b"/shop",
-            "ce_time": b"2030-01-02T03:04:05.000678+00:00",
-            "ce_subject": b"a",
-            "ce_partitionkey": b"k",
-            "ce_traceparent": b"00-a-b-01",
-            "h_tenant": b"t1",
-            "content_type": b"application/json",
-            "data": b'{"n": 0}',
-        }
-    ]
+    assert published(target, WHOLE) == [SENT]
+    fields = whole("ce_") | {"h_tenant": "t1", "content_type": "application/json", "data": '{"n": 0}'}
+    assert target.raw() == [{name: value.encode() for name, value in fields.items()}]
 
 
 @pytest.mark.parametrize("kind", [Counterpart, redis_queue.Counterpart, celery_task.Counterpart])
@@ -69,59 +44,10 @@ def test_a_command_whose_answer_is_lost_is_not_given_again(kind: Any, running: R
 
 
 def test_trims_the_stream_when_told_to(target: Counterpart) -> None:
-    publisher = load(*configured(f"{target.url(target.place)}?maxlen=100"))
-    with closing(publisher):
+    with closing(loaded(f"{target.url(target.place)}?maxlen=100")) as publisher:
         for start in range(0, 1000, 100):
             publisher.publish([message(start + n) for n in range(100)])
-    assert 100 <= len(entries(target)) < 500
-
-
-class Late(socketserver.BaseRequestHandler):
-    """Passes on what Redis says. While `slow` is set: its first answer in 0.6 s, the rest when it is `released`."""
-
-    port: int
-    slow: threading.Event
-    released: threading.Event
-
-    def handle(self) -> None:
-        with socket.create_connection(("127.0.0.1", self.port)) as server:
-            threading.Thread(target=self._answer, args=(server,), daemon=True).start()
-            with suppress(OSError):
-                while data := self.request.recv(65536):
-                    server.sendall(data)
-
-    def _answer(self, server: socket.socket) -> None:
-        with suppress(OSError):
-            while data := server.recv(65536):
-                lines = data.splitlines(keepends=True)
-                if self.slow.is_set():
-                    self.slow.clear()
-                    for line in lines[:2]:
-                        time.sleep(0.3)
-                        self.request.sendall(line)
-                    self.released.wait(30)
-                    lines = lines[2:]
-                self.request.sendall(b"".join(lines))
-
-
-def test_answers_that_came_too_late_are_not_those_of_the_next_messages(target: Counterpart) -> None:
-    """Those would count as sent, and be lost."""
-    slow, released = threading.Event(), threading.Event()
-    handler = type("Handler", (Late,), {"port": target.server.port, "slow": slow, "released": released})
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as proxy:
-        proxy.daemon_threads = True
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        with closing(loaded(target.url_at(proxy.server_address[1]), send_timeout=1)) as publisher:
-            assert publisher.publish([message(0)]) == [SENT]
-            slow.set()
-            outcomes = publisher.publish([message(n) for n in range(1, 6)])
-            assert results(outcomes) == [Result.OUTAGE] * 5
-            eventually(lambda: len(target.received()) == 6)
-            client(target).delete(target.place)
-            client(target).set(target.place, "no stream")
-            threading.Timer(0.2, released.set).start()
-            assert [outcome.code for outcome in publisher.publish([message(6)])] == ["wrong_type"]
-        proxy.shutdown()
+    assert 100 <= len(target.raw()) < 500
 
 
 class TestSeveralMessagesOfOneKey:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,7 @@ from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
 from tests.conftest import eventually
 from tests.contract.counterparts.azure_service_bus import LOGIN, Counterpart, application
-from tests.contract.messages import SENT, brief, loaded, message, numbers, published, sent_by, within
+from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, sent_by, whole, within
 from tests.contract.servers.service_bus import KEY, LARGEST, TOKEN, text
 
 OK = (Result.SENT, None)
@@ -38,23 +39,13 @@ class TestTheWire:
     def test_the_sections_of_a_message(self, target: Counterpart) -> None:
         """A header does not pass for an attribute."""
         forged = {"cloudEvents_type": "forged", "cloudEvents:type": "forged", "CLOUDEVENTS_ID": "forged"}
-        sent = message(key="k", headers={"tenant": "t1", **forged})
-        assert published(target, sent) == [SENT]
+        assert published(target, replace(WHOLE, headers=WHOLE.headers | forged)) == [SENT]
         [arrived] = target.raw()
         properties: Any = arrived.properties
         standing = (text(properties.message_id), text(properties.subject), text(properties.content_type))
-        assert (arrived.data, standing) == ([sent.payload], (sent.id, "order.created", "application/json"))
-        assert application(arrived) == {
-            "cloudEvents_id": sent.id, "cloudEvents_type": "order.created", "cloudEvents_source": "/shop",
-            "cloudEvents_time": "2030-01-02T03:04:05.000678+00:00", "cloudEvents_specversion": "1.0",
-            "cloudEvents_partitionkey": "k", "tenant": "t1",
-        }  # fmt: skip
+        assert (arrived.data, standing) == ([WHOLE.payload], (WHOLE.id, "order.created", "application/json"))
+        assert application(arrived) == whole("cloudEvents_", specversion="1.0") | {"tenant": "t1"}
         assert arrived.message_annotations == {b"x-opt-partition-key": b"k"}
-
-    @pytest.mark.parametrize("wrong", [{"headers": {"a": "\ud800"}}, {"key": "\ud800"}, {"content_type": "\ud800"}])
-    def test_a_text_that_is_not_unicode_is_dead(self, target: Counterpart, wrong: dict[str, Any]) -> None:
-        outcomes = published(target, message(0), message(1, **wrong), message(2))
-        assert brief(outcomes) == [OK, (Result.DEAD, "not_unicode"), OK]
 
 
 class TestSizes:
@@ -140,11 +131,10 @@ class TestCredentials:
             assert secret not in caplog.text
 
 
-class TestTls:
-    def test_the_emulator_is_spoken_to_without(self, target: Counterpart) -> None:
-        with closing(loaded(target.emulator_url(target.place))) as publisher:
-            assert publisher.publish([message(0), message(1)]) == [SENT] * 2
-        assert numbers(target) == [0, 1]
+def test_the_emulator_is_spoken_to_without_tls(target: Counterpart) -> None:
+    with closing(loaded(target.emulator_url(target.place))) as publisher:
+        assert publisher.publish([message(0), message(1)]) == [SENT] * 2
+    assert numbers(target) == [0, 1]
 
 
 class TestWhatIsRefused:
@@ -152,8 +142,6 @@ class TestWhatIsRefused:
         ("condition", "expected"),
         [
             ("com.microsoft:argument-error", (Result.DEAD, "refused")),
-            ("amqp:link:message-size-exceeded", (Result.DEAD, "too_large")),
-            ("amqp:internal-error", (Result.RETRY, "internal_error")),
             ("com.microsoft:something-new", (Result.RETRY, "something_new")),
         ],
     )
@@ -166,8 +154,6 @@ class TestWhatIsRefused:
         ("condition", "expected"),
         [
             ("amqp:resource-limit-exceeded", (Result.OUTAGE, "full")),
-            ("com.microsoft:entity-disabled", (Result.OUTAGE, "disabled")),
-            ("com.microsoft:auth-failed", (Result.OUTAGE, "unauthorized")),
             ("com.microsoft:timeout", (Result.OUTAGE, "timeout")),
             ("com.microsoft:server-busy", (Result.RETRY, "throttled")),
         ],
@@ -178,15 +164,7 @@ class TestWhatIsRefused:
         assert numbers(target) == []
         assert outcomes[0].retry_after == (10 if expected[1] == "throttled" else None)
 
-    @pytest.mark.parametrize(
-        ("prefix", "code"),
-        [
-            ("missing", "unroutable"),
-            ("status-403", "unauthorized"),
-            ("status-404", "unroutable"),
-            ("status-500", "unavailable"),
-        ],
-    )
+    @pytest.mark.parametrize(("prefix", "code"), [("status-404", "unroutable"), ("status-500", "unavailable")])
     def test_a_place_that_can_not_be_sent_to_is_an_outage(self, target: Counterpart, prefix: str, code: str) -> None:
         target.place = f"{prefix}-{target.place}"
         assert brief(published(target, message(0), message(1))) == [(Result.OUTAGE, code)] * 2

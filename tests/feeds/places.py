@@ -14,7 +14,7 @@ from uuid import uuid4
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outbox_tasks import migrations
@@ -97,6 +97,20 @@ class Place:
         with self.engine.begin() as connection:
             migrations.upgrade_feed(connection)
 
+    def execute(self, *statements: str) -> None:
+        with self.engine.begin() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+    @contextmanager
+    def user(self) -> Iterator[URL]:
+        """How a user without any right logs in."""
+        role, name = "ROLE" if self.dialect == "postgresql" else "USER", f"reader_{uuid4().hex[:8]}"
+        login = "LOGIN PASSWORD" if role == "ROLE" else "IDENTIFIED BY"
+        self.execute(f"CREATE {role} {name} {login} 'secret'")
+        yield self.engine.url.set(username=name, password="secret")
+        self.execute(*([f"DROP OWNED BY {name}"] if role == "ROLE" else []), f"DROP {role} {name}")
+
     def rows(self) -> list[Any]:
         """What is in the feed, by number."""
         with self.reader.connect() as connection:
@@ -111,9 +125,7 @@ class Place:
         while self._opened:
             with suppress(pymysql.Error):  # it is closed already, or was killed
                 self._opened.pop().close()
-        with self.engine.begin() as connection:
-            for table in ("outbox_feed", "outbox_inbox"):
-                connection.execute(text(f"DELETE FROM {table}"))
+        self.execute("DELETE FROM outbox_feed", "DELETE FROM outbox_inbox")
 
 
 def run(connection: Any, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:

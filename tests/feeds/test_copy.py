@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +18,6 @@ from outbox_tasks.cli import outbox as commands
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.bridge import Bridged, bridge
-from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.source import Source, open_source
 from outbox_tasks.feeds.store import Copy, Feeds
 from outbox_tasks.model import Step
@@ -53,6 +51,10 @@ class App:
             "INSERT INTO outbox_feed (id, ordering_key, message) VALUES (?, ?, ?)", (id, key, message)
         )
 
+    def close(self) -> None:
+        self.database.close()
+        self.source.close()
+
     def left(self) -> int:
         return int(self.database.execute("SELECT count(*) FROM outbox_feed").fetchone()[0])
 
@@ -61,8 +63,7 @@ class App:
 def app(tmp_path: Path) -> Iterator[App]:
     made = App(tmp_path / "app.db")
     yield made
-    made.database.close()
-    made.source.close()
+    made.close()
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody(
 
 
 def test_a_row_without_a_route_can_be_sent_once_there_is_one(
-    box: Box, feeds: Feeds, app: App, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    box: Box, feeds: Feeds, app: App, settings: MakeSettings
 ) -> None:
     """It is a dead letter with all that the message has, not with the row's text."""
     stream = settings().destinations["orders"].url
@@ -134,13 +135,15 @@ def test_a_row_without_a_route_can_be_sent_once_there_is_one(
     assert box.rows("SELECT destination, key FROM outbox_dead ORDER BY seq") == [
         ("feed.shop", "a key"), ("feed.shop", None)]  # fmt: skip
     assert box.rows("SELECT DISTINCT code, error LIKE '%Add a route%' FROM outbox_trouble") == [("no_route", True)]
-    for name, value in (("DATABASE_URL", store.settings.database_url), ("DATABASE_SCHEMA", box.schema)):
-        monkeypatch.setenv(f"OUTBOX_{name}", str(value))
-    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": stream, "audit": stream}))
+    env = {
+        "OUTBOX_DATABASE_URL": str(store.settings.database_url),
+        "OUTBOX_DATABASE_SCHEMA": box.schema,
+        "OUTBOX_DESTINATIONS": json.dumps({"orders": stream, "audit": stream}),
+    }
     box.connection.execute(b"INSERT INTO outbox_versions (version) VALUES (%d) ON CONFLICT DO NOTHING" % VERSION)
     for command in ("discard --error no_route", "replay --state discarded --to audit"):
         words = [*command.split(), "--destination", "feed.shop", "--yes", "--why", "there was no route"]
-        done = CliRunner().invoke(commands, words)
+        done = CliRunner().invoke(commands, words, env=env)
         assert done.exit_code == 0, done.output
     receiver = Receiver()
     assert drained(store, receiver)[Step.SENT] == 3
@@ -264,21 +267,6 @@ class Failing:
         return self._once(self._source.lag)
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(1, 5))
-def test_a_bridge_that_dies_anywhere_loses_nothing_and_copies_nothing_twice(
-    box: Box, feeds: Feeds, app: App, storage: Store, at: int, after: bool
-) -> None:
-    written = app.write(3)
-    with pytest.raises(Dying):
-        run(feeds, Failing(app.source, at, Dying(), after=after), storage)
-    written += app.write(1)
-    wait_over(box)
-    assert not run(feeds, app.source, storage).error
-    assert ids(box) == written
-    assert app.left() == 0
-
-
 def test_what_a_dead_bridge_has_copied_is_deleted_first(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
     app.write(3)
     with pytest.raises(Dying):
@@ -340,8 +328,7 @@ def test_a_source_restored_to_an_earlier_state_brings_nothing_twice(
     assert run(feeds, restored.source, storage).copied == 4
     assert ids(box) == first + lost + second
     assert restored.left() == 0
-    restored.database.close()
-    restored.source.close()
+    restored.close()
 
 
 def test_what_was_copied_is_forgotten_only_once_it_is_deleted(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
@@ -390,33 +377,35 @@ def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
     assert [(state.name, state.copied, state.failures) for state in Feeds(store).states()] == [
         ("gone", 0, 1), ("other", 3, 0), ("shop", 2, 0)]  # fmt: skip
     store.close()
-    other.database.close()
-    other.source.close()
+    other.close()
 
 
-def test_the_commands_make_copy_and_show_a_feed(
-    box: Box, settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_make_copy_and_show_a_feed(box: Box, settings: MakeSettings, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     places = settings(database_schema=box.schema)
     box.connection.execute(b"INSERT INTO outbox_versions (version) VALUES (%d) ON CONFLICT DO NOTHING" % VERSION)
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", str(places.database_url))
-    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", box.schema)
-    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": places.destinations["orders"].url}}))
-    monkeypatch.setenv("OUTBOX_FEEDS", json.dumps({"new": {"url": url}, "gone": {"url": "sqlite:////no/such/file"}}))
-    made = CliRunner().invoke(commands, ["feed", "init", url])
-    assert (made.exit_code, "CREATE TABLE" in made.output) == (0, True), made.output
+    env = {
+        "OUTBOX_DATABASE_URL": str(places.database_url),
+        "OUTBOX_DATABASE_SCHEMA": box.schema,
+        "OUTBOX_DESTINATIONS": json.dumps({"orders": {"url": places.destinations["orders"].url}}),
+        "OUTBOX_FEEDS": json.dumps({"new": {"url": url}, "gone": {"url": "sqlite:////no/such/file"}}),
+    }
+
+    def ran(arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(commands, ["feed", *arguments.split()], env=env)
+        return done.exit_code, done.output
+
+    assert "CREATE TABLE" in ran(f"init {url}")[1]
     app = App(tmp_path / "new.db")
     app.write(3)
-    copied = CliRunner().invoke(commands, ["feed", "run"])
-    assert (copied.exit_code, "new: copied 3, 0 dead" in copied.output) == (1, True), copied.output
-    shown = CliRunner().invoke(commands, ["feed", "status", "--json"])
-    assert shown.exit_code == 1
-    assert [(one["name"], one["copied"], one["failures"]) for one in json.loads(shown.output)] == [
+    code, output = ran("run")
+    assert (code, "new: copied 3, 0 dead" in output) == (1, True), output
+    code, output = ran("status --json")
+    assert [(one["name"], one["copied"], one["failures"]) for one in json.loads(output)] == [
         ("gone", 0, 1), ("new", 3, 0)]  # fmt: skip
-    assert "new: copied 3, 0 wait" in CliRunner().invoke(commands, ["feed", "status"]).output
-    app.database.close()
-    app.source.close()
+    assert code == 1
+    assert "new: copied 3, 0 wait" in ran("status")[1]
+    app.close()
 
 
 def test_a_feed_has_routes_of_its_own(box: Box, app: App, settings: MakeSettings) -> None:
@@ -435,28 +424,3 @@ def test_a_feed_has_routes_of_its_own(box: Box, app: App, settings: MakeSettings
     store.close()
     assert box.rows("SELECT destination, priority, latest FROM outbox_messages ORDER BY seq") == [
         ("eu", 0, True), ("all", 1, False), ("orders", 0, False)]  # fmt: skip
-
-
-def test_schemas_of_one_database_share_a_connection(box: Box, settings: MakeSettings) -> None:
-    url = str(settings().database_url)
-    names = [f"{box.schema}_{n}" for n in "ab"]
-    for schema in names:
-        box.connection.execute(f"CREATE SCHEMA {schema}".encode())
-        with closing(open_source(schema, url, schema)) as source:
-            source.init()
-    box.connection.execute(f"SELECT {names[1]}.outbox_feed_publish('a', '{{}}')".encode())
-    feeds = {schema: {"url": url, "schema": schema} for schema in names}
-    store = Store.connect(settings(database_schema=box.schema, feeds=feeds))
-    listed = FeedList(store)
-    found = []
-    for schema in [*names, names[0]]:
-        source = listed.source(schema)
-        assert source is not None
-        found.append(len(source.look(9)))
-    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox_tasks feed' AND query LIKE %s"
-    assert box.value(count, f"%{box.schema}%") == 1
-    assert found == [0, 1, 0]
-    listed.close()
-    store.close()
-    for schema in names:
-        box.connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())

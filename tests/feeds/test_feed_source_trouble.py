@@ -11,7 +11,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import make_url
 
 from outbox_tasks.errors import ConfigurationError, SourceTrouble
 from outbox_tasks.feeds.source import Source, open_source
@@ -60,22 +59,14 @@ class TestTrouble:
         assert source.look(1) == []
 
     @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
-    def test_nobody_there(self, dialect: str) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))  # and does not listen
-            url = f"{dialect}://u:secret@127.0.0.1:{taken.getsockname()[1]}/app"
-            with pytest.raises(SourceTrouble, match="eu can't be copied") as caught:
-                open_source("eu", url).look(1)
-        assert "secret" not in str(caught.value)
-
-    @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
     def test_a_server_that_never_answers_costs_the_time_limit(self, dialect: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            url = f"{dialect}://u@127.0.0.1:{silent.getsockname()[1]}/app"
+            url = f"{dialect}://u:secret@127.0.0.1:{silent.getsockname()[1]}/app"
             began = time.monotonic()
-            with pytest.raises(SourceTrouble):
+            with pytest.raises(SourceTrouble, match="eu can't be copied") as caught:
                 open_source("eu", url, timeout=2).look(1)
             assert time.monotonic() - began < 8
+        assert "secret" not in str(caught.value)
 
     def test_a_server_gets_nothing_of_the_relay_s_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,31 +111,19 @@ class TestTrouble:
         assert source.look(1) == []
 
     def test_a_user_without_the_right_to_delete_is_told_so_and_with_it_needs_no_other(self, overlapping: Place) -> None:
-        admin, user = overlapping.connect(), f"reader_{uuid4().hex[:8]}"
-        if overlapping.dialect == "postgresql":
-            grants = [
-                f"CREATE ROLE {user} LOGIN PASSWORD 'p'",
-                f"GRANT SELECT ON outbox_feed, outbox_feed_number TO {user}",
-            ]
-        else:
-            grants = [f"CREATE USER {user} IDENTIFIED BY 'p'", f"GRANT SELECT ON outbox_feed TO {user}"]
-        for grant in grants:
-            run(admin, grant)
-        overlapping.write(admin, "a")
-        admin.commit()
-        url = make_url(overlapping.url).set(username=user, password="p").render_as_string(hide_password=False)
-        source = open_source("eu", url)
-        (row,) = source.look(1)
-        with pytest.raises(SourceTrouble, match="denied"):
+        overlapping.write(writer := overlapping.connect(), "a")
+        writer.commit()
+        read = "outbox_feed" + (", outbox_feed_number" if overlapping.dialect == "postgresql" else "")
+        with overlapping.user() as login:
+            overlapping.execute(f"GRANT SELECT ON {read} TO {login.username}")
+            source = open_source("eu", login.set(drivername=overlapping.dialect).render_as_string(hide_password=False))
+            (row,) = source.look(1)
+            with pytest.raises(SourceTrouble, match="denied"):
+                source.delete([(row.number, row.id)])
+            overlapping.execute(f"GRANT DELETE ON outbox_feed TO {login.username}")
             source.delete([(row.number, row.id)])
-        run(admin, f"GRANT DELETE ON outbox_feed TO {user}")
-        admin.commit()
-        source.delete([(row.number, row.id)])
-        assert source.lag() == (0, 0.0)
-        source.close()
-        run(admin, "DROP OWNED BY " + user if overlapping.dialect == "postgresql" else "DO 0")
-        run(admin, f"DROP {'ROLE' if overlapping.dialect == 'postgresql' else 'USER'} {user}")
-        admin.commit()
+            assert source.lag() == (0, 0.0)
+            source.close()
 
 
 class TestMySQL:

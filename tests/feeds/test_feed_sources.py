@@ -128,7 +128,7 @@ def test_lag_counts_the_rows_and_knows_the_age_of_the_oldest_whatever_its_time_i
     place.write(writer)
     writer.commit()
     count, age = source.lag()
-    assert (count, 0.3 <= age < 30) == (2, True)
+    assert (count, 0.2 <= age < 30) == (2, True)
     moments = {"postgresql": ["infinity", "-infinity"], "sqlite": ["infinity", 1e300, b"\0\xff"]}
     mark = "?" if place.dialect == "sqlite" else "%s"
     if place.dialect in ("mysql", "mariadb"):

@@ -155,8 +155,7 @@ class TestTheTable:
 
 class TestRefused:
     def test_a_missing_table_is_named_with_the_command_that_makes_it(self, place: Place, outbox: Outbox) -> None:
-        with place.engine.begin() as connection:
-            connection.execute(text("DROP TABLE outbox_feed"))
+        place.execute("DROP TABLE outbox_feed")
         try:
             with place.engine.begin() as connection, pytest.raises(FeedMissing, match="outbox-tasks feed init"):
                 outbox.publish(connection, "order.created", {})
@@ -166,31 +165,24 @@ class TestRefused:
     def test_a_missing_right_is_named_with_the_one_that_is_needed(self, place: Place, outbox: Outbox) -> None:
         if place.dialect == "sqlite":  # which has no users
             return
-        name = f"reader_{uuid4().hex[:8]}"
-        quoted = name if place.dialect == "postgresql" else f"{name}@'%'"
-        said = "PASSWORD" if place.dialect == "postgresql" else "IDENTIFIED BY"
-        with place.engine.begin() as connection:
-            connection.execute(text(f"CREATE {'ROLE' if said == 'PASSWORD' else 'USER'} {quoted} {said} 'secret'"))
-            connection.execute(text(f"GRANT SELECT ON outbox_feed TO {quoted}"))
-            if said == "PASSWORD":
-                connection.execute(text(f"ALTER ROLE {name} LOGIN"))
-        engine = create_engine(place.engine.url.set(username=name, password="secret"))
-        with engine.begin() as connection, pytest.raises(RightsMissing, match=r"GRANT INSERT \(.*\) ON outbox_feed"):
-            outbox.publish(connection, "order.created", {})
-        with place.engine.begin() as connection:
-            connection.execute(text(f"REVOKE SELECT ON outbox_feed FROM {quoted}"))
+        with place.user() as login:
+            engine = create_engine(login)
+            place.execute(f"GRANT SELECT ON outbox_feed TO {login.username}")
+            missing = pytest.raises(RightsMissing, match=r"GRANT INSERT \(.*\) ON outbox_feed")
+            with engine.begin() as connection, missing:
+                outbox.publish(connection, "order.created", {})
             # Of columns, so that nobody chooses numbers: after the highest one MySQL gives out no more.
-            connection.execute(text(f"GRANT INSERT (id, ordering_key, message) ON outbox_feed TO {quoted}"))
-        with engine.begin() as connection:  # that is all it takes
-            ids = outbox.publish_many(connection, [Message("order.created", {}, key="k"), Message("order.created", {})])
-        assert found(place) == set(ids)
-        with engine.begin() as connection, pytest.raises(DBAPIError, match="denied"):
-            connection.execute(text(f"INSERT INTO outbox_feed (number, message) VALUES ({2**63 - 1}, '{{}}')"))
-        engine.dispose()
-        with place.engine.begin() as connection:
-            if said == "PASSWORD":
-                connection.execute(text(f"DROP OWNED BY {name}"))
-            connection.execute(text(f"DROP {'ROLE' if said == 'PASSWORD' else 'USER'} {quoted}"))
+            place.execute(
+                f"REVOKE SELECT ON outbox_feed FROM {login.username}",
+                f"GRANT INSERT (id, ordering_key, message) ON outbox_feed TO {login.username}",
+            )
+            with engine.begin() as connection:  # that is all it takes
+                messages = [Message("order.created", {}, key="k"), Message("order.created", {})]
+                ids = outbox.publish_many(connection, messages)
+            assert found(place) == set(ids)
+            with engine.begin() as connection, pytest.raises(DBAPIError, match="denied"):
+                connection.execute(text(f"INSERT INTO outbox_feed (number, message) VALUES ({2**63 - 1}, '{{}}')"))
+            engine.dispose()
 
     def test_a_trigger_of_others_that_would_run_with_the_owner_s_rights(self, place: Place) -> None:
         if place.dialect != "postgresql":

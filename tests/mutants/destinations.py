@@ -20,7 +20,7 @@ def after_a_time_limit(kind: str) -> str:
 
 FAULTS = [
     Fault(f"{D}/redis_stream/publisher.py", "        if not (self._answered and _is_idle(connection)):\n",
-        "        if not _is_idle(connection):\n", f"{T}/test_redis_stream.py {after_a_time_limit('redis+stream')}",
+        "        if not _is_idle(connection):\n", after_a_time_limit("redis+stream"),
         "a connection is used again although answers are still to come: lost messages count as sent"),
     Fault(f"{D}/redis_stream/publisher.py",
         "        return refused | sent | dict.fromkeys(_behind(messages, sent), Outcome.behind())",
@@ -103,7 +103,7 @@ FAULTS = [
         f"{T}/test_pubsub.py", "after a Celery time limit requests go on that nobody waits for"),
     Fault(f"{D}/pubsub/publisher.py", "            self.close()  # the next connection looks for credentials again\n",
         "            pass\n",
-        f"{T}/test_pubsub.py {T}/test_pubsub_credentials.py::test_a_key_that_was_replaced_is_found",
+        f"{T}/test_pubsub_credentials.py::test_a_key_that_was_replaced_is_found",
         "a key that was replaced is not found until the worker restarts"),
     Fault(f"{D}/service_bus/publisher.py", "        session_id=group if sessions else None,\n",
         "        session_id=None,\n", f"{T}/test_service_bus.py::TestSessionsAndPartitions",

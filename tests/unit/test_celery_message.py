@@ -42,7 +42,7 @@ def test_all_that_a_task_has_comes_back() -> None:
     [
         {"headers": None}, {"declare": {}}, {"content_type": "application/x-python-serialize"}, {"routing_key": 5},
         {"expires": "soon"}, {"confirm": None}, {"headers": {"compression": "application/x-evil"}},
-        {"properties": {"serializer": "pickle"}}, {"nobody": "knows it"},
+        {"properties": {"serializer": "pickle"}}, {"properties": {"retry": True}}, {"nobody": "knows it"},
     ],
     ids=str,
 )  # fmt: skip
@@ -55,6 +55,9 @@ def test_what_a_destination_accepts_is_in_its_url() -> None:
     pickled = task(content_type="application/x-python-serialize")
     assert pickled.refusal(accepted(Destination(url="celery://"))) is not None
     assert pickled.refusal(accepted(Destination(url="celery://?accept=json,pickle"))) is None
+    assert task().refusal(accepted(Destination(url="celery://?accept=pickle"))) is not None
+    mine = accepted(Destination(url="celery://?accept=application/x-mine"))
+    assert task(content_type="application/x-mine").refusal(mine) is None
     assert task(headers={"compression": "application/x-gzip"}).refusal(accepted(Destination(url="celery://"))) is None
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
 import pytest
+from pydantic import BaseModel
 
-from outbox_tasks.errors import InvalidMessage, PayloadTooLarge
+from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
 from outbox_tasks.model import FIRST_TIME, LAST_TIME, MAX_HEADER_BYTES, Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.rows import LONGEST_DELAY, rows
@@ -19,6 +25,23 @@ SETTINGS = Settings(
 )
 TRACE = {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01", "tracestate": "a=b"}
 ID = UUID("01234567-89ab-7def-8123-456789abcdef")
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Line:
+    sku: str
+    counts: dict[int, int]
+
+
+class Order(BaseModel):
+    id: UUID
+    placed: datetime
+    price: Decimal
+    colour: Colour
 
 
 def row(event_type: str = "order.created", payload: Any = "x", **fields: Any) -> dict[str, Any]:
@@ -87,3 +110,54 @@ def test_a_zone_that_knows_no_offset_is_no_zone() -> None:
     with pytest.raises(InvalidMessage, match="time zone"):
         row(deliver_at=datetime(2030, 1, 1, tzinfo=Nowhere()))
     assert row(deliver_at=datetime(2030, 1, 1, tzinfo=UTC))["deliver_at"] == "2030-01-01T00:00:00+00:00"
+
+
+RICH = {"id": UUID(int=1), "placed": datetime(2030, 1, 1, tzinfo=UTC), "price": Decimal("9.90"), "colour": Colour.RED}
+PLAIN = {
+    "id": "00000000-0000-0000-0000-000000000001", "placed": "2030-01-01T00:00:00Z", "price": "9.90", "colour": "red",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", [RICH, Order(**RICH)], ids=["dict", "model"])
+def test_rich_values_become_json(payload: Any) -> None:
+    made = row(payload=payload, to="audit")
+    found = json.loads(made["text"])
+    assert {**found, "placed": found["placed"].replace("+00:00", "Z")} == PLAIN
+    assert made["content_type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{1: "a"}, {None: 1}, {"a": [{"b": {2.5: 1}}]}, [({"a": {1: 1}},)]],
+    ids=repr,
+)
+def test_keys_that_are_no_text_are_refused(payload: Any) -> None:
+    """JSON's encoder would make texts of them, and one of two."""
+    with pytest.raises(PayloadNotSerializable, match="keys must be text"):
+        row(payload=payload, to="audit")
+
+
+def test_a_model_may_declare_such_keys() -> None:
+    assert json.loads(row(payload=Line("apple", {1: 2}), to="audit")["text"]) == {"sku": "apple", "counts": {"1": 2}}
+
+
+@pytest.mark.parametrize(
+    ("payload", "column", "content_type"),
+    [
+        ("plain", "text", "text/plain; charset=utf-8"),
+        (b"octets", "data", "application/octet-stream"),
+        (bytearray(b"octets"), "data", "application/octet-stream"),
+        ("NUL \0", "data", "text/plain; charset=utf-8"),
+    ],
+    ids=repr,
+)
+def test_text_and_bytes_stay_what_they_are(payload: Any, column: str, content_type: str) -> None:
+    made = row(payload=payload, to="audit")
+    kept = made[column] if column == "text" else b64decode(made[column])
+    assert kept in (payload, payload.encode() if isinstance(payload, str) else bytes(payload))
+    assert made["content_type"] == content_type
+
+
+def test_a_destination_is_named_once() -> None:
+    with pytest.raises(InvalidMessage, match="names a destination twice"):
+        rows(Message("a", 1, to=["orders", "orders"]), SETTINGS)

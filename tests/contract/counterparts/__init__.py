@@ -12,9 +12,10 @@ import pkgutil
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 from uuid import uuid4
 
 from outbox_tasks.model import LeasedMessage
@@ -32,6 +33,14 @@ class Received:
     content_type: str | None = None
 
 
+def parted(headers: Mapping[str, Any], prefix: str, payload: bytes, content_type: str | None) -> Received:
+    """A message whose attributes are headers with this prefix, beside its own."""
+    attributes = {name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)}
+    assert attributes.pop("specversion", "1.0") == "1.0"
+    own = {name: value for name, value in headers.items() if not name.startswith(prefix)}
+    return Received(attributes, payload, own, content_type)
+
+
 class Counterpart(ABC):
     """One server, and a place on it for each test: `place`, a name that is new each time."""
 
@@ -41,8 +50,6 @@ class Counterpart(ABC):
     """Whether messages of one key arrive in the order in which they were sent."""
     json_only: ClassVar[bool] = False
     """Whether payloads must be JSON."""
-    ascii_headers: ClassVar[bool] = False
-    """Whether the transport's headers carry nothing but ASCII, so that other characters arrive encoded."""
     control_characters: ClassVar[bool] = True
     """Whether headers may have control characters, such as a tab."""
     largest: ClassVar[int | None] = None
@@ -84,8 +91,16 @@ class Counterpart(ABC):
         """A destination's URL at some port of this machine, where a test listens, or nobody."""
 
     @abstractmethod
+    def raw(self) -> list[Any]:
+        """What has arrived at the test's place, in order, as its client reads it. May be called again, for more."""
+
+    @staticmethod
+    @abstractmethod
+    def read(arrived: Any) -> Received:
+        """The same of one message."""
+
     def received(self) -> list[Received]:
-        """What has arrived at the test's place, in order. May be called again, for more."""
+        return [self.read(arrived) for arrived in self.raw()]
 
     def wrong_password_url(self, place: str) -> str | None:
         """The URL with credentials that the server refuses; None: it asks for none."""
@@ -93,6 +108,10 @@ class Counterpart(ABC):
 
     def unroutable_url(self, place: str) -> str | None:
         """A URL of a place that does not exist, where that is an error; None: places are made as needed."""
+        return None
+
+    def forbidden_url(self) -> str | None:
+        """A URL of a place to which nobody may send, where there are such; None: there are none here."""
         return None
 
     def refused(self, message: LeasedMessage) -> LeasedMessage | None:

@@ -20,7 +20,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from tests.contract.counterparts import Received
 from tests.contract.own_server import ChildCounterpart
@@ -64,7 +64,6 @@ class MotoCounterpart(ChildCounterpart):
 
     def __init__(self) -> None:
         super().__init__()
-        self.port = free_port()
         self._arrived: dict[str, list[dict[str, Any]]] = {}
         self._clients: dict[str, Any] = {}
 
@@ -106,17 +105,14 @@ class MotoCounterpart(ChildCounterpart):
     def url(self, place: str) -> str:
         self._require_credentials(False)
         self.make(place)
-        return self._url(self.port, place)
-
-    def url_at(self, port: int) -> str:
-        return self._url(port, self.place)
+        return super().url(place)
 
     def unroutable_url(self, place: str) -> str:
-        return self._url(self.port, f"no-{place}")
+        return self.url_on(self.port, f"no-{place}")
 
     def wrong_password_url(self, place: str) -> str:
         self._require_credentials(True)
-        return self._url(self.port, place).replace("test:test@", "test:wrong@")
+        return self.url_on(self.port, place).replace("test:test@", "test:wrong@")
 
     def queue(self, place: str) -> str:
         """The name of the queue that holds what arrived."""
@@ -134,10 +130,18 @@ class MotoCounterpart(ChildCounterpart):
             sqs.delete_message_batch(QueueUrl=where, Entries=taken)
         return arrived
 
-    def received(self) -> list[Received]:
-        return [_received(message) for message in self.raw()]
+    @staticmethod
+    def read(arrived: Any) -> Received:
+        found = values(arrived)
+        decode = {"base64": base64.b64decode, "empty": lambda _: b"", None: str.encode}[found.get("body_encoding")]
+        return Received(
+            {name.removeprefix("ce_"): value for name, value in found.items() if name not in OWN},
+            decode(arrived["Body"]),
+            json.loads(found.get("headers", "{}")),
+            found.get("content_type"),
+        )
 
-    def _url(self, port: int, place: str) -> str:
+    def url_on(self, port: int, place: str) -> str:
         where = f"{REGION}/{ACCOUNT}/{place}{self.suffix}"
         return f"{self.service}://test:test@{where}?endpoint=http://{LOOPBACK}:{port}"
 
@@ -153,17 +157,6 @@ def values(message: dict[str, Any]) -> dict[str, str]:
     found = message.get("MessageAttributes", {})
     assert {each["DataType"] for each in found.values()} <= {"String"}
     return {name: each["StringValue"] for name, each in found.items()}
-
-
-def _received(message: dict[str, Any]) -> Received:
-    found = values(message)
-    decode = {"base64": base64.b64decode, "empty": lambda _: b"", None: str.encode}[found.get("body_encoding")]
-    return Received(
-        {name.removeprefix("ce_"): value for name, value in found.items() if name not in OWN},
-        decode(message["Body"]),
-        json.loads(found.get("headers", "{}")),
-        found.get("content_type"),
-    )
 
 
 class Sqs(MotoCounterpart):

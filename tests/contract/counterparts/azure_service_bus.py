@@ -5,69 +5,48 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import sys
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus._pyamqp.message import Message
-from cloudevents.core.bindings.amqp import AMQPMessage, from_binary_event
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
-from outbox_tasks.local.processes import Child
 from outbox_tasks.model import LeasedMessage
 from tests.certificates import self_signed
-from tests.contract.counterparts import Received
-from tests.contract.own_server import ChildCounterpart
+from tests.contract.counterparts import Received, parted
+from tests.contract.own_server import ProgramCounterpart
 from tests.contract.servers import service_bus
 from tests.contract.servers.service_bus import KEY, POLICY, text
 
-ROOT = Path(__file__).parents[3]
 LOGIN = f"{POLICY}:{quote(KEY, safe='')}"
 
 
-class Counterpart(ChildCounterpart):
+class Counterpart(ProgramCounterpart):
     name: ClassVar[str] = "azureservicebus"
+    program = service_bus
     largest: ClassVar[int | None] = service_bus.LARGEST
     patience: ClassVar[float] = 3.0
 
     def __init__(self) -> None:
         super().__init__()
-        self.port, self.plain_port, self.control_port = free_port(), free_port(), free_port()
-        self._files: TemporaryDirectory[str] | None = None
+        self.plain_port, self.control_port = free_port(), free_port()
 
     @property
-    def files(self) -> Path:
-        """Its certificate with the key, at a place that stays when it is stopped: clients know it."""
-        if self._files is None:
-            self._files = TemporaryDirectory(prefix="outbox-azure-")
-            self_signed(Path(self._files.name, "certificate.pem"), "localhost")
-        return Path(self._files.name)
+    def arguments(self) -> tuple[object, ...]:  # type: ignore[override]
+        return self.plain_port, self.control_port, self.certificate
 
-    def launch(self) -> Child:
-        ports = map(str, (self.port, self.plain_port, self.control_port))
-        argv = [sys.executable, "-m", service_bus.__name__, *ports, str(self.files / "certificate.pem")]
-        return Child.start("Service Bus", argv, cwd=ROOT)
+    @cached_property
+    def certificate(self) -> Path:
+        """With its key, at a place that stays when the server is stopped: clients know it."""
+        return self_signed(Path(mkdtemp(prefix="outbox-azure-"), "certificate.pem"), "localhost")
 
-    def end(self) -> None:
-        super().end()
-        if self._files is not None:
-            self._files.cleanup()
-
-    def answers(self) -> bool:
-        return self.child is not None and "ready" in self.child.tail()
-
-    def url(self, place: str) -> str:
-        return self._url(self.port, place)
-
-    def url_at(self, port: int) -> str:
-        return self._url(port, self.place)
-
-    def _url(self, port: int, place: str) -> str:
-        return f"azureservicebus://{LOGIN}@localhost:{port}/{place}?ca_file={self.files}/certificate.pem"
+    def url_on(self, port: int, place: str) -> str:
+        return f"azureservicebus://{LOGIN}@localhost:{port}/{place}?ca_file={self.certificate}"
 
     def emulator_url(self, place: str) -> str:
         """The same place, as at Microsoft's emulator."""
@@ -96,27 +75,14 @@ class Counterpart(ChildCounterpart):
         """The messages."""
         return [decode_payload(memoryview(message)) for delivery in self.deliveries() for message in delivery]
 
-    def received(self) -> list[Received]:
-        return [_received(message) for message in self.raw()]
+    @staticmethod
+    def read(arrived: Message) -> Received:
+        standing: Any = arrived.properties
+        found = parted(application(arrived), "cloudEvents_", b"".join(arrived.data or ()), text(standing.content_type))
+        assert (text(standing.message_id), text(standing.subject)) == (found.attributes["id"], found.attributes["type"])
+        return found
 
 
 def application(message: Message) -> dict[str, Any]:
     """The application properties."""
     return {text(name): text(value) for name, value in (message.application_properties or {}).items()}
-
-
-def _received(message: Message) -> Received:
-    properties, payload = application(message), b"".join(message.data or ())
-    # The SDK reads the attributes; the payload is compared byte by byte, so it is not to be parsed.
-    event = from_binary_event(AMQPMessage({"content-type": "application/octet-stream"}, properties, payload))
-    attributes = event.get_attributes()
-    assert attributes.pop("specversion") == "1.0"
-    attributes.pop("datacontenttype")
-    standing: Any = message.properties
-    assert (text(standing.message_id), text(standing.subject)) == (attributes["id"], attributes["type"])
-    return Received(
-        {name: value.isoformat() if name == "time" else value for name, value in attributes.items()},
-        payload,
-        {name: value for name, value in properties.items() if not name.startswith("cloudEvents_")},
-        text(standing.content_type),
-    )

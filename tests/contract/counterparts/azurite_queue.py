@@ -11,10 +11,9 @@ import azure.core.exceptions
 from azure.storage.queue import QueueServiceClient
 from kombu.utils.json import loads
 
-from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
-from tests.contract.counterparts import Received
-from tests.contract.counterparts.redis_queue import read
+from tests.contract.counterparts.redis_queue import Counterpart as RedisQueue
 from tests.contract.own_server import ChildCounterpart
 
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -33,8 +32,7 @@ class Counterpart(ChildCounterpart):
 
     def __init__(self) -> None:
         super().__init__()
-        self.port = free_port()
-        self._arrived: dict[str, list[Received]] = defaultdict(list)
+        self._arrived: dict[str, list[Any]] = defaultdict(list)
 
     @classmethod
     def missing(cls) -> str | None:
@@ -53,16 +51,13 @@ class Counterpart(ChildCounterpart):
             return False
         return True
 
-    def url(self, place: str) -> str:
-        return f"azurestoragequeues://{KEY}@{self._account(self.port)}?queue={place}"
-
-    def url_at(self, port: int) -> str:
-        return f"azurestoragequeues://{KEY}@{self._account(port)}?queue={self.place}"
+    def url_on(self, port: int, place: str) -> str:
+        return f"azurestoragequeues://{KEY}@{self._account(port)}?queue={place}"
 
     def wrong_password_url(self, place: str) -> str:
         return self.url(place).replace("Eby8", "wron")
 
-    def received(self) -> list[Received]:
+    def raw(self) -> list[Any]:
         with closing(self.client()) as client:
             queue = client.get_queue_client(self.place)
             try:
@@ -70,8 +65,10 @@ class Counterpart(ChildCounterpart):
             except azure.core.exceptions.ResourceNotFoundError:
                 found = []
         # They are hidden from the next look.
-        self._arrived[self.place] += [read(loads(message.content)) for message in found]
+        self._arrived[self.place] += [loads(message.content) for message in found]
         return self._arrived[self.place]
+
+    read = staticmethod(RedisQueue.read)
 
     def client(self) -> QueueServiceClient:
         credential = {"account_name": "devstoreaccount1", "account_key": KEY}

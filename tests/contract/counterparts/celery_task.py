@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from outbox_tasks.model import LeasedMessage
-from tests.contract.counterparts import Received
+from tests.contract.counterparts import Received, parted
 from tests.contract.own_server import ValkeyCounterpart
 
 CELERYS = {
@@ -27,7 +27,7 @@ class Counterpart(ValkeyCounterpart):
     name: ClassVar[str] = "celery"
     json_only: ClassVar[bool] = True
 
-    def url_on(self, broker: str, place: str) -> str:
+    def url_of(self, broker: str, place: str) -> str:
         return f"celery://?task=shop.on_event&queue={place}&broker={quote(broker, safe='')}"
 
     def refused(self, message: LeasedMessage) -> LeasedMessage:
@@ -37,16 +37,8 @@ class Counterpart(ValkeyCounterpart):
         """The messages as kombu writes them."""
         return [json.loads(message) for message in self.listed()]
 
-    def received(self) -> list[Received]:
-        return [_received(message) for message in self.raw()]
-
-
-def _received(message: dict[str, Any]) -> Received:
-    [argument], _, _ = json.loads(base64.b64decode(message["body"]))
-    headers = message["headers"]
-    body = json.dumps(argument, ensure_ascii=False).encode()
-    return Received(
-        {n.removeprefix("ce_"): v for n, v in headers.items() if n.startswith("ce_")},
-        body,
-        {n: v for n, v in headers.items() if not n.startswith("ce_") and n not in CELERYS and n not in TRACE},
-    )
+    @staticmethod
+    def read(arrived: dict[str, Any]) -> Received:
+        [argument], _, _ = json.loads(base64.b64decode(arrived["body"]))
+        headers = {n: v for n, v in arrived["headers"].items() if n not in CELERYS | TRACE}
+        return parted(headers, "ce_", json.dumps(argument, ensure_ascii=False).encode(), None)

@@ -5,44 +5,36 @@ from __future__ import annotations
 import heapq
 import json
 import socket
-import sys
-from pathlib import Path
 from typing import Any, ClassVar
 
-from cloudevents.core.bindings.kafka import KafkaMessage, from_binary_event
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from outbox_tasks.local.ports import free_port
-from outbox_tasks.local.processes import Child
-from tests.contract.counterparts import Received
-from tests.contract.own_server import ChildCounterpart, listens
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from tests.contract.counterparts import Received, parted
+from tests.contract.own_server import ProgramCounterpart
+from tests.contract.servers import kafka_mock
 
-SCRIPT = Path(__file__).parents[1] / "servers" / "kafka_mock.py"
 PRODUCE, METADATA, INIT_PRODUCER_ID = 0, 3, 22
 
 
-class Counterpart(ChildCounterpart):
+class Counterpart(ProgramCounterpart):
     name: ClassVar[str] = "kafka"
+    program = kafka_mock
     largest: ClassVar[int | None] = 1_000_000
 
     def __init__(self) -> None:
         super().__init__()
-        self.port, self.control_port = free_port(), free_port()
+        self.control_port = free_port()
+        self.arguments = (self.control_port,)
 
-    def launch(self) -> Child:
-        return Child.start("Kafka", [sys.executable, str(SCRIPT), str(self.port), str(self.control_port)])
-
-    def answers(self) -> bool:
-        return listens(self.port)
-
-    def url(self, place: str) -> str:
-        return f"kafka://127.0.0.1:{self.port}/{place}"
-
-    def url_at(self, port: int) -> str:
-        return f"kafka://127.0.0.1:{port}/{self.place}"
+    def url_on(self, port: int, place: str) -> str:
+        return f"kafka://{LOOPBACK}:{port}/{place}"
 
     def unroutable_url(self, place: str) -> str:
         return self.url("missing")
+
+    def forbidden_url(self) -> str:
+        return self.url("forbidden")
 
     def answer(self, api: int, *errors: int) -> None:
         """Let the server answer its next requests of this API with these errors."""
@@ -75,23 +67,8 @@ class Counterpart(ChildCounterpart):
             heapq.merge(*found.values(), key=lambda found: (found.timestamp()[1], dict(found.headers())["ce_id"]))
         )
 
-    def received(self) -> list[Received]:
-        return [_received(message) for message in self.raw()]
-
-
-def _received(message: Message) -> Received:
-    headers: Any = dict(message.headers() or [])
-    value: Any = message.value()
-    # The SDK reads the attributes; the payload is compared byte by byte, so it is not to be parsed.
-    event = from_binary_event(
-        KafkaMessage({**headers, "content-type": b"application/octet-stream"}, message.key(), value)
-    )
-    attributes = event.get_attributes()
-    assert attributes.pop("specversion") == "1.0"
-    attributes.pop("datacontenttype")
-    return Received(
-        {name: value.isoformat() if name == "time" else value for name, value in attributes.items()},
-        value,
-        {n: v.decode() for n, v in headers.items() if not n.startswith("ce_") and n != "content-type"},
-        headers["content-type"].decode(),
-    )
+    @staticmethod
+    def read(arrived: Message) -> Received:
+        headers = {name: value.decode() for name, value in arrived.headers() or []}
+        payload: Any = arrived.value()
+        return parted(headers, "ce_", payload, headers.pop("content-type"))

@@ -14,9 +14,9 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
-from tests.contract.counterparts import Received
+from tests.contract.counterparts import Received, parted
 from tests.contract.own_server import ChildCounterpart, listens
 
 CONFIGURATION = """
@@ -37,10 +37,6 @@ authorization {{
 class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "nats"
     largest: ClassVar[int] = 256 * 1024
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.port = free_port()
 
     @classmethod
     def missing(cls) -> str | None:
@@ -63,8 +59,8 @@ class Counterpart(ChildCounterpart):
         self.ask(lambda stream: stream.add_stream(name=place, subjects=[place, f"{place}.>"]))
         return self.url_of(place)
 
-    def url_at(self, port: int) -> str:
-        return f"nats://{LOOPBACK}:{port}/{self.place}"
+    def url_on(self, port: int, place: str) -> str:
+        return f"nats://{LOOPBACK}:{port}/{place}"
 
     def wrong_password_url(self, place: str) -> str:
         return self.url_of(place, "teller:wrong")
@@ -72,8 +68,9 @@ class Counterpart(ChildCounterpart):
     def unroutable_url(self, place: str) -> str:
         return self.url_of(f"nobody-{place}")
 
-    def received(self) -> list[Received]:
-        return [_received(message) for message in self.raw()]
+    def forbidden_url(self) -> str:
+        """The server says so beside the acknowledgements, and not instead of them."""
+        return self.url_of("private.orders", "mute:mute")
 
     def raw(self) -> list[Msg]:
         """The messages of the test's stream as the client reads them."""
@@ -104,15 +101,8 @@ class Counterpart(ChildCounterpart):
 
         return asyncio.run(asked())
 
-
-def _received(message: Msg) -> Received:
-    headers = dict(message.headers or {})
-    assert headers.pop("ce-specversion") == "1.0"
-    content_type = unquote(headers.pop("ce-datacontenttype"))
-    headers.pop("Nats-Msg-Id")
-    return Received(
-        {n.removeprefix("ce-"): unquote(v) for n, v in headers.items() if n.startswith("ce-")},
-        message.data,
-        {n: v for n, v in headers.items() if not n.startswith("ce-")},
-        content_type,
-    )
+    @staticmethod
+    def read(arrived: Msg) -> Received:
+        headers = {n: unquote(v) if n.startswith("ce-") else v for n, v in (arrived.headers or {}).items()}
+        assert headers.pop("Nats-Msg-Id") == headers["ce-id"]
+        return parted(headers, "ce-", arrived.data, headers.pop("ce-datacontenttype"))

@@ -17,7 +17,7 @@ from outbox_tasks.broker.names import STAMP
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
-from tests.contract.counterparts import Received
+from tests.contract.counterparts import Received, parted
 from tests.contract.own_server import ChildCounterpart, listens
 
 # Not the one on the PATH: that is a wrapper which becomes another user and can't run beside the system's server.
@@ -42,7 +42,7 @@ class Counterpart(ChildCounterpart):
 
     def __init__(self) -> None:
         super().__init__()
-        self.port, self._epmd_port, self._node_port = free_port(), free_port(), free_port()
+        self._epmd_port, self._node_port = free_port(), free_port()
         self._epmd: Child | None = None
         self._rests = False
 
@@ -93,10 +93,10 @@ class Counterpart(ChildCounterpart):
 
     def url(self, place: str) -> str:
         self.declare(place)
-        return f"{self.broker}?queue={place}"
+        return super().url(place)
 
-    def url_at(self, port: int) -> str:
-        return f"amqp://guest:guest@{LOOPBACK}:{port}/?queue={self.place}"
+    def url_on(self, port: int, place: str) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{port}/?queue={place}"
 
     def wrong_password_url(self, place: str) -> str:
         return self.url(place).replace("guest:guest", "guest:wrong")
@@ -104,8 +104,10 @@ class Counterpart(ChildCounterpart):
     def unroutable_url(self, place: str) -> str:
         return f"{self.broker}?queue={place}-nowhere"
 
-    def received(self) -> list[Received]:
-        return [_received(message) for message in self.raw()]
+    @staticmethod
+    def read(arrived: Any) -> Received:
+        # py-amqp makes a text of no bytes
+        return parted(arrived.headers, "ce-", arrived.body or b"", arrived.properties["content_type"])
 
     @property
     def broker(self) -> str:
@@ -169,17 +171,6 @@ class Rabbit4(Counterpart):
 
 node, node4 = cache(Counterpart), cache(Rabbit4)
 """The one of this process, which lasts as long: to load RabbitMQ takes six seconds of the processor's time."""
-
-
-def _received(message: Any) -> Received:
-    headers = dict(message.headers)
-    assert headers.pop("ce-specversion") == "1.0"
-    return Received(
-        {name.removeprefix("ce-"): value for name, value in headers.items() if name.startswith("ce-")},
-        message.body or b"",  # py-amqp makes a text of no bytes
-        {name: value for name, value in headers.items() if not name.startswith("ce-")},
-        message.properties["content_type"],
-    )
 
 
 def running(version: int) -> Counterpart:

@@ -1,27 +1,25 @@
-"""A receiver of the gRPC publisher's calls, on two ports: one with the service, one without.
+"""A receiver of the gRPC publisher's calls.
 
-    python grpc_receiver.py PORT OTHER_PORT [CERTIFICATE KEY]
+    python -m tests.contract.servers.grpc_receiver PORT [CERTIFICATE]
 
-It takes any bearer token but `wrong`; what came with a token is told to whoever asks with the same. An event type
-`answer.<STATUS>` is answered with that status for itself alone, `abort.<STATUS>` ends the whole call with it,
-`silent` is passed over, and `raise` is an exception.
+It takes any bearer token but `wrong` and `nowhere`; what came with a token is told to whoever asks with the same. An
+event type `answer.<STATUS>` is answered with that status for itself alone, `abort.<STATUS>` ends the whole call with
+it, `silent` is passed over, and `raise` is an exception.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import signal
 import sys
 from collections import defaultdict
-from concurrent import futures
-from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc import StatusCode
 
 from outbox_tasks.destinations.grpc.receiver import DeliverRequest, DeliverResponse
+from tests.contract.servers.grpc_server import serve
 
 LARGEST = 1 << 20
 """Bytes of a call, less than the publisher's own limit."""
@@ -36,6 +34,8 @@ class Receiver:
         token = self.token(context)
         if token == "wrong":
             context.abort(StatusCode.UNAUTHENTICATED, "this token is not known")
+        if token == "nowhere":
+            context.abort(StatusCode.UNIMPLEMENTED, "as a server says that has no such service")
         self.calls[token].append(len(request.batch.events))
         for event in request.batch.events:
             kind, _, status = event.type.partition(".")
@@ -66,34 +66,14 @@ class Receiver:
         return dict(context.invocation_metadata()).get("authorization", "").removeprefix("Bearer ")
 
 
-def service(name: str, **methods: Any) -> grpc.GenericRpcHandler:
-    return grpc.method_handlers_generic_handler(name, methods)
-
-
-def main(port: str, other_port: str, *files: str) -> None:
+def main(port: str, certificate: str = "") -> None:
     receiver = Receiver()
-    server = grpc.server(
-        futures.ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", LARGEST), ("grpc.so_reuseport", 0)]
-    )
-    deliver = grpc.unary_unary_rpc_method_handler(
-        receiver.deliver, DeliverRequest.FromString, DeliverResponse.SerializeToString
-    )
-    server.add_generic_rpc_handlers((
-        service("outbox_tasks.v1.OutboxReceiver", Deliver=deliver),
-        service("tests.Box", Received=grpc.unary_unary_rpc_method_handler(receiver.received)),
-    ))  # fmt: skip
-    if files:
-        certificate, key = (Path(file).read_bytes() for file in files)
-        server.add_secure_port(f"127.0.0.1:{port}", grpc.ssl_server_credentials([(key, certificate)]))
-    else:
-        server.add_insecure_port(f"127.0.0.1:{port}")
-    empty = grpc.server(futures.ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 0)])
-    empty.add_insecure_port(f"127.0.0.1:{other_port}")
-    signal.signal(signal.SIGTERM, lambda *_: server.stop(grace=1))
-    server.start()
-    empty.start()
-    print("ready", flush=True)
-    server.wait_for_termination()
+    deliver = receiver.deliver, DeliverRequest.FromString, DeliverResponse.SerializeToString
+    services = {
+        "outbox_tasks.v1.OutboxReceiver": {"Deliver": deliver},
+        "tests.Box": {"Received": (receiver.received, None, None)},
+    }
+    serve(port, certificate, LARGEST, services)
 
 
 if __name__ == "__main__":

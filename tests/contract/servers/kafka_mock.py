@@ -1,6 +1,6 @@
 """A Kafka broker for the tests: librdkafka's own mock cluster, at a port of our choice.
 
-    python kafka_mock.py PORT CONTROL
+    python -m tests.contract.servers.kafka_mock PORT CONTROL
 
 The mock takes any port. So this process listens at PORT, makes the mock advertise that port, and passes on what comes.
 At CONTROL, a line of JSON tells the mock what to answer next. The topic `missing` does not exist and can't be made;
@@ -70,6 +70,7 @@ async def main(port: int, control_port: int) -> None:
 
     await asyncio.start_server(control, "127.0.0.1", control_port)
     async with await asyncio.start_server(serve, "127.0.0.1", port) as server:
+        print("ready", flush=True)
         await server.serve_forever()
 
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 import sys
 import threading
 import time
 from collections import defaultdict
-from concurrent import futures
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,8 +26,10 @@ from google.auth import jwt
 from google.pubsub_v1 import types
 from grpc import StatusCode
 
+from tests.contract.servers.grpc_server import serve
+
 REQUEST, ATTRIBUTES, NAME, VALUE = 10_000_000, 100, 256, 1024
-SLOW = 2.0
+SLOW = 1.0
 SCOPE = "https://www.googleapis.com/auth/pubsub"
 
 
@@ -116,24 +116,12 @@ class PubSub:
 
 def main(port: str, certificate: str = "", email: str | None = None, public_key: str = "") -> None:
     pubsub = PubSub(email, Path(public_key).read_bytes() if public_key else None)
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
-    server = grpc.server(futures.ThreadPoolExecutor(8), options=options)
-    to_bytes = types.PublishResponse.pb().SerializeToString
-    publish = grpc.unary_unary_rpc_method_handler(pubsub.publish, None, to_bytes)
-    calls = grpc.unary_unary_rpc_method_handler(pubsub.told)
-    server.add_generic_rpc_handlers((
-        grpc.method_handlers_generic_handler("google.pubsub.v1.Publisher", {"Publish": publish}),
-        grpc.method_handlers_generic_handler("tests.Box", {"Calls": calls}),
-    ))  # fmt: skip
-    if certificate:
-        pair = (Path(certificate).read_bytes(),) * 2  # the key is in the same file
-        server.add_secure_port(f"127.0.0.1:{port}", grpc.ssl_server_credentials([pair]))
-    else:
-        server.add_insecure_port(f"127.0.0.1:{port}")
-    signal.signal(signal.SIGTERM, lambda *_: server.stop(grace=1))
-    server.start()
-    print("ready", flush=True)
-    server.wait_for_termination()
+    publish = pubsub.publish, None, types.PublishResponse.pb().SerializeToString
+    services = {
+        "google.pubsub.v1.Publisher": {"Publish": publish},
+        "tests.Box": {"Calls": (pubsub.told, None, None)},
+    }
+    serve(port, certificate, -1, services)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An HTTP server for webhooks, a program of its own: `python http_server.py PORT`.
+"""An HTTP server for webhooks: `python -m tests.contract.servers.http_server PORT`.
 
 It keeps what is posted, in memory, by place (the last part of the path), and gives it out at `GET /received/<place>`.
 What it answers is in the request's header `x-answer`, as JSON: `status`, `headers`, `body`, `after` (seconds), and
@@ -100,4 +100,6 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    Server(("127.0.0.1", int(sys.argv[1])), Endpoint).serve_forever()
+    with Server(("127.0.0.1", int(sys.argv[1])), Endpoint) as server:
+        print("ready", flush=True)
+        server.serve_forever()
