@@ -14,11 +14,15 @@ from uuid import uuid4
 import psycopg
 import pymysql
 import pytest
+from kombu import Connection as BrokerConnection
+from kombu import Queue
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outbox_tasks import migrations
+from outbox_tasks.broker.names import FEED_TASK
 from outbox_tasks.feeds.source import Source, open_source
+from outbox_tasks.settings import FEED_QUEUE
 from tests.integration.own_database import own_database
 from tests.integration.sessions import configure_django
 
@@ -136,6 +140,15 @@ def run(connection: Any, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
 
 def ids(source: Source, most: int = 1000) -> list[str]:
     return [row.id for row in source.look(most)]
+
+
+def woken_feeds(broker_url: str) -> list[str]:
+    """The feeds whose tasks wait; takes the tasks."""
+    with BrokerConnection(broker_url) as connection:
+        queue = Queue(FEED_QUEUE)(connection.channel())
+        waiting = list(iter(lambda: queue.get(no_ack=True), None))
+    assert {task.headers["task"] for task in waiting} <= {FEED_TASK}
+    return [task.payload[0][0] for task in waiting]
 
 
 def begin_at_once(engine: Engine) -> None:

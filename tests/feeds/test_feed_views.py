@@ -1,4 +1,4 @@
-"""What people see of feeds: the commands, the page, the doctor, metrics and alerts."""
+"""What people see of feeds: the commands, the page, the doctor, metrics; and how their tasks are woken."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from contextlib import closing
 from uuid import uuid4
 
 import pytest
+from celery import Celery
 from click.testing import CliRunner
 from prometheus_client import generate_latest
 
+from outbox_tasks.broker.broker import Broker
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.schema import qualified
+from outbox_tasks.feeds import nudge
 from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating.problems import Connections
 from outbox_tasks.relay.store import Store
@@ -21,6 +24,7 @@ from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.web import Page, Role
 from tests.conftest import MakeSettings, MakeStore
 from tests.exposed import samples
+from tests.feeds.places import woken_feeds
 from tests.integration.browsing import Browser, visitor
 from tests.integration.conftest import environment
 from tests.integration.doctoring import found
@@ -98,3 +102,17 @@ def test_a_feed_that_nobody_looks_at_any_more_is_forgotten(store: Store) -> None
     assert len(feeds.states()) == 2
     feeds.forget(-60, 10)  # gone is tried again in some seconds
     assert feeds.states() == []
+
+
+def test_one_task_of_each_feed_waits_at_most(
+    settings: MakeSettings, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nudge, "BEGIN_SECONDS", 60.0)  # this machine may be slow
+    broker = Broker(Celery("relay", broker=broker_url, set_as_current=False), settings(broker_url=broker_url))
+    assert [nudge.wake_feed(broker, name) for name in ("eu", "eu", "us")] == [True, False, True]
+    assert woken_feeds(broker_url) == ["eu", "us"]
+    nudge.feed_begins(broker, "eu")
+    assert nudge.wake_feed(broker, "eu")
+    for n in range(nudge.WAITING_TASKS_AT_MOST):  # nobody takes them
+        nudge.wake_feed(broker, f"tenant-{n}")
+    assert len(woken_feeds(broker_url)) == nudge.WAITING_TASKS_AT_MOST

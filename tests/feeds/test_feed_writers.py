@@ -8,16 +8,12 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
-import redis
 from celery import Celery
-from kombu import Queue
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.names import FEED_TASK
 from outbox_tasks.errors import (
     FeedCantCancel,
     FeedMissing,
@@ -26,14 +22,11 @@ from outbox_tasks.errors import (
     RightsMissing,
     UnsupportedDatabase,
 )
-from outbox_tasks.feeds import nudge as feeds
 from outbox_tasks.feeds.bridge import bridge
-from outbox_tasks.feeds.nudge import feed_begins
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.settings import FEED_QUEUE
-from outbox_tasks.writing.nudge import Woken
+from outbox_tasks.feeds.writer import _place
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
-from tests.feeds.places import Place, made, place
+from tests.feeds.places import Place, made, place, woken_feeds
 from tests.integration.sessions import ASYNC, SYNC, Driver, driver
 from tests.integration.test_sessions import PROGRAMS, perform
 
@@ -219,44 +212,9 @@ class TestRefused:
             Outbox(settings(nudge=False)).publish(connection, "order.created", {})
 
 
-class TestTheNudge:
-    def test_one_task_of_each_feed_waits_at_most(
-        self, place: Place, settings: MakeSettings, broker_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(feeds, "BEGIN_SECONDS", 60.0)  # this machine may be slow
-        made = settings(broker_url=broker_url)
-        app = Celery("relay", broker=broker_url, set_as_current=False)
-        tenant = ["eu"]
-        outbox = Outbox(made, feed=lambda: tenant[0])
-        asked: list[Woken] = []
-        wake = outbox._writer.nudge._wake  # type: ignore[union-attr]
-        outbox._writer.nudge._wake = lambda targets: (wake(targets), asked.extend(targets))  # type: ignore[union-attr]
-
-        def publish(*names: str) -> None:
-            for tenant[0] in names:
-                with Session(place.engine) as session, session.begin():
-                    outbox.publish(session, "order.created", {})
-                eventually(lambda: client.exists(f"outbox.nudged.{tenant[0]}"))
-
-        def taken() -> list[tuple[str, list[str]]]:
-            with app.connection_for_read() as connection:
-                queue = Queue(FEED_QUEUE)(connection.channel())
-                found = iter(lambda: queue.get(no_ack=True), None)
-                return [(message.headers["task"], message.payload[0]) for message in found]
-
-        with redis.Redis.from_url(broker_url) as client:
-            publish("eu")
-            publish("eu")
-            eventually(lambda: asked == 2 * [Woken("feed", "eu")])
-            publish("us")
-            eventually(lambda: len(asked) == 3)
-            assert taken() == [(FEED_TASK, ["eu"]), (FEED_TASK, ["us"])]
-            feed_begins(Broker(app, made), "eu")
-            publish("eu")
-            assert eventually(taken) == [(FEED_TASK, ["eu"])]
-            broker = Broker(app, made)
-            for n in range(feeds.WAITING_TASKS_AT_MOST + 5):  # nobody takes them
-                feeds.wake_feed(broker, f"tenant-{n}")
-            assert client.llen(FEED_QUEUE) == feeds.WAITING_TASKS_AT_MOST
-            client.delete(FEED_QUEUE, *(f"outbox.nudged.tenant-{n}" for n in range(feeds.WAITING_TASKS_AT_MOST + 5)))
-            client.delete("outbox.nudged.eu", "outbox.nudged.us")
+def test_a_commit_wakes_the_task_of_its_feed(place: Place, settings: MakeSettings, broker_url: str) -> None:
+    outbox = Outbox(settings(broker_url=broker_url), feed=lambda: name)
+    for name in (f"{place.dialect} one", f"{place.dialect} two"):
+        with Session(place.engine) as session, session.begin():
+            outbox.publish(session, "order.created", {})
+        assert eventually(lambda: woken_feeds(broker_url)) == [name]

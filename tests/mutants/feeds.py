@@ -25,7 +25,7 @@ FAULTS = [
     Fault("outbox_tasks/feeds/sqlite.py", "return self._identity != self._file()", "return False",
         "tests/feeds/test_feed_source_trouble.py", "A restored file is not read."),
     Fault("outbox_tasks/feeds/nudge.py", "client.delete(NUDGED + name)", "pass",
-        "tests/feeds/test_feed_writers.py", "A feed that was written while its task began is not woken."),
+        "tests/feeds/test_feed_views.py", "A feed that was written while its task began is not woken."),
     Fault(f"{SQL}/take.sql", "f.locked_until <= clock_timestamp() AND ", "",
         f"{COPY}::test_a_stalled_bridge_copies_nothing", "Two bridges copy one feed."),
     Fault(f"{SQL}/copy.sql", "k.number = s.number AND k.id = s.id", "k.number = s.number",
