@@ -20,7 +20,7 @@ def after_a_time_limit(kind: str) -> str:
 
 FAULTS = [
     Fault(f"{D}/redis_stream/publisher.py", "        if not (self._answered and _is_idle(connection)):\n",
-        "        if not _is_idle(connection):\n", after_a_time_limit("redis+stream"),
+        "        if not _is_idle(connection):\n", f"{T}/test_redis_stream.py",
         "a connection is used again although answers are still to come: lost messages count as sent"),
     Fault(f"{D}/redis_stream/publisher.py",
         "        return refused | sent | dict.fromkeys(_behind(messages, sent), Outcome.behind())",

@@ -135,12 +135,6 @@ class TestWithTracing:
         assert sent(plain) == (plain,)
 
 
-def test_the_writers_context_is_that_of_the_current_span(provider: TracerProvider) -> None:
-    assert tracing.current() == {}
-    with provider.get_tracer("shop").start_as_current_span("POST /orders") as span:
-        assert tracing.current() == {"traceparent": carried(span)}
-
-
 NOT_INSTALLED = """
 import sys
 

@@ -110,7 +110,7 @@ class Counterpart(ABC):
         """A URL of a place that does not exist, where that is an error; None: places are made as needed."""
         return None
 
-    def forbidden_url(self) -> str | None:
+    def forbidden_url(self, place: str) -> str | None:
         """A URL of a place to which nobody may send, where there are such; None: there are none here."""
         return None
 

@@ -33,7 +33,7 @@ class Counterpart(ProgramCounterpart):
     def unroutable_url(self, place: str) -> str:
         return self.url("missing")
 
-    def forbidden_url(self) -> str:
+    def forbidden_url(self, place: str) -> str:
         return self.url("forbidden")
 
     def answer(self, api: int, *errors: int) -> None:

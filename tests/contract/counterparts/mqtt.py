@@ -98,8 +98,8 @@ class Counterpart(ChildCounterpart):
     def wrong_password_url(self, place: str) -> str:
         return f"mqtt://teller:wrong@{LOOPBACK}:{self.port}/{place}"
 
-    def forbidden_url(self) -> str:
-        return self.url_of("private/orders")
+    def forbidden_url(self, place: str) -> str:
+        return self.url_of(f"private/{place}")
 
     def raw(self) -> list[MQTTMessage]:
         """The messages of the test's topic, since it was made."""

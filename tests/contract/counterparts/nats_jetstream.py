@@ -68,9 +68,9 @@ class Counterpart(ChildCounterpart):
     def unroutable_url(self, place: str) -> str:
         return self.url_of(f"nobody-{place}")
 
-    def forbidden_url(self) -> str:
+    def forbidden_url(self, place: str) -> str:
         """The server says so beside the acknowledgements, and not instead of them."""
-        return self.url_of("private.orders", "mute:mute")
+        return self.url_of(f"private.{place}", "mute:mute")
 
     def raw(self) -> list[Msg]:
         """The messages of the test's stream as the client reads them."""
