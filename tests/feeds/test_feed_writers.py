@@ -24,7 +24,6 @@ from outbox_tasks.errors import (
 )
 from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.feeds.writer import _place
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.feeds.places import Place, made, place, woken_feeds
 from tests.integration.sessions import ASYNC, SYNC, Driver, driver
