@@ -12,7 +12,7 @@ ROWS, WRITE, RECORD, BLOCKS, UNSENT, NUDGE, EXECUTION, TRANSACTIONS, DEFERRED, C
 
 FAULTS = [
     Fault("outbox_tasks/database/sql/write/publish_once.sql", "coalesce(r.latest, false))", "false)",
-        "tests/storage/test_write.py::TestEveryDriver",
+        "tests/storage/test_write.py::test_all_that_a_message_has_is_written",
         "With a chosen id, a message loses latest."),
     Fault(ROWS, "if message.key is not None and (route :=", "if (route :=", "tests/unit/test_rows.py",
         "A message without a key is replaced by newer ones."),

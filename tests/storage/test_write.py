@@ -1,30 +1,23 @@
-"""The SQL that writes messages: by every driver that applications may have, and as a role that can do no more."""
+"""The SQL that writes messages, also as a role that can do no more."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, create_engine
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks.database import sql
 from outbox_tasks.model import MAX_HEADER_BYTES
 from tests.conftest import eventually
-from tests.integration.sessions import configure_django
 from tests.storage.conftest import Box
 
-DRIVERS = ["psycopg", "psycopg2", "pg8000", "asyncpg", "Django"]
 VERBS = ["publish_one", "publish", "publish_once"]
 
 ID = UUID(int=5)
@@ -58,41 +51,6 @@ def write(box: Box, verb: str = "publish_one", on: psycopg.Connection[Any] | Non
     box.run(f"write/{verb}.sql", on, **parameters(verb, **fields))
 
 
-def execute(driver: str, box: Box, verb: str, given: dict[str, Any]) -> None:
-    """Run a verb in a transaction of an application with this driver."""
-    if driver == "asyncpg":
-        asyncio.run(_awaited(box, verb, given))
-    elif driver == "Django":
-        configure_django(box.url)
-        from django.db import connection
-
-        statement = sql.statement(f"write/{verb}.sql", box.schema, "pyformat")
-        with closing(connection), connection.cursor() as cursor:
-            cursor.execute(statement.text.decode(), statement.values(given))
-    else:
-        pytest.importorskip(driver)
-        if driver == "pg8000" and box.connection.info.server_version >= 160000:
-            # It wants a password that costs more than that of the test's server.
-            password = psycopg.sql.quote(make_url(box.url).password)
-            box.connection.execute(f"SET scram_iterations = 4096; ALTER ROLE CURRENT_USER PASSWORD {password}".encode())
-        engine = create_engine(make_url(box.url).set(drivername=f"postgresql+{driver}"))
-        with engine.begin() as opened:
-            _run(opened, box, verb, given)
-        engine.dispose()
-
-
-async def _awaited(box: Box, verb: str, given: dict[str, Any]) -> None:
-    engine = create_async_engine(make_url(box.url).set(drivername="postgresql+asyncpg"))
-    async with engine.begin() as opened:
-        await opened.run_sync(_run, box, verb, given)
-    await engine.dispose()
-
-
-def _run(opened: Connection, box: Box, verb: str, given: dict[str, Any]) -> None:
-    statement = sql.statement(f"write/{verb}.sql", box.schema, opened.dialect.paramstyle)
-    opened.exec_driver_sql(statement.text.decode(), tuple(statement.values(given)))
-
-
 def messages(box: Box) -> list[Any]:
     with psycopg.Cursor(box.connection, row_factory=psycopg.rows.namedtuple_row) as cursor:
         return cursor.execute("SELECT * FROM outbox_messages ORDER BY seq").fetchall()
@@ -103,16 +61,14 @@ def verb(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class TestEveryDriver:
-    @pytest.mark.parametrize("driver", DRIVERS)
-    def test_writes_all_that_a_message_has(self, box: Box, driver: str, verb: str) -> None:
-        execute(driver, box, verb, parameters(verb, **ALL, id=str(ID)))
-        [row] = messages(box)
-        assert {name: getattr(row, name) for name in ALL if name not in ("priority", "deliver_at")} == {
-            name: value for name, value in ALL.items() if name not in ("priority", "deliver_at")
-        }
-        assert (row.id, row.priority, row.deliver_at) == (ID, 1, datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC))
-        assert timedelta(0) <= datetime.now(UTC) - row.created_at < timedelta(seconds=30)
+def test_all_that_a_message_has_is_written(box: Box, verb: str) -> None:
+    write(box, verb, **ALL, id=str(ID))
+    [row] = messages(box)
+    assert {name: getattr(row, name) for name in ALL if name not in ("priority", "deliver_at")} == {
+        name: value for name, value in ALL.items() if name not in ("priority", "deliver_at")
+    }
+    assert (row.id, row.priority, row.deliver_at) == (ID, 1, datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert timedelta(0) <= datetime.now(UTC) - row.created_at < timedelta(seconds=30)
 
 
 class TestPlace:
@@ -170,14 +126,14 @@ class TestAnIdThatTheApplicationChose:
 
     @pytest.mark.parametrize("end", ["commit", "rollback"])
     def test_of_two_at_the_same_moment_the_second_waits(self, box: Box, end: str) -> None:
-        said = parameters("publish_once", id=str(ID))
-        with other(box) as first:
+        with other(box) as first, other(box) as later:
+            later.autocommit = True
             write(box, "publish_once", first, id=str(ID))
-            second = threading.Thread(target=execute, args=("psycopg", box, "publish_once", said))
+            second = threading.Thread(target=write, args=(box, "publish_once", later), kwargs={"id": str(ID)})
             second.start()
             eventually(lambda: waiting(box))
             getattr(first, end)()
-        second.join(10)
+            second.join(10)
         assert [row.id for row in messages(box)] == [ID]
 
     @pytest.mark.parametrize("level", psycopg.IsolationLevel)

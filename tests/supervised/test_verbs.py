@@ -98,23 +98,13 @@ def test_a_late_token_changes_nothing(box: Box, storage: Store, runs: Runs, how:
     assert everything(box) == before
 
 
-def supervising(box: Box, settings: MakeSettings, on_dead: str) -> Iterator[Store]:
-    destinations = {"orders": {"url": "celery://?task=a.b", "confirm": "run", "on_dead": on_dead}}
+@pytest.fixture(params=["skip"])
+def storage_of_tasks(request: pytest.FixtureRequest, box: Box, settings: MakeSettings) -> Iterator[Store]:
+    """A storage whose tasks wait for a dead one of their key (`block`), or don't."""
+    destinations = {"orders": {"url": "celery://?task=a.b", "confirm": "run", "on_dead": request.param}}
     made = Store.connect(settings(database_schema=box.schema, destinations=destinations))
     yield made
     made.close()
-
-
-@pytest.fixture
-def skipping(box: Box, settings: MakeSettings) -> Iterator[Store]:
-    """A storage whose tasks don't wait for a dead one of their key."""
-    yield from supervising(box, settings, "skip")
-
-
-@pytest.fixture
-def blocking(box: Box, settings: MakeSettings) -> Iterator[Store]:
-    """A storage whose tasks do."""
-    yield from supervising(box, settings, "block")
 
 
 def redrive(box: Box, seq: int) -> None:
@@ -123,36 +113,36 @@ def redrive(box: Box, seq: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["done", "discarded", "failed"])
-def test_a_key_is_free_once_the_run_before_it_is_over(box: Box, skipping: Store, how: str) -> None:
-    runs = Runs(skipping.engine, skipping.settings)
+def test_a_key_is_free_once_the_run_before_it_is_over(box: Box, storage_of_tasks: Store, how: str) -> None:
+    runs = Runs(storage_of_tasks.engine, storage_of_tasks.settings)
     box.write(2, key="a")
-    assert hand_over(skipping) == 1, "one task of a key at a time"
+    assert hand_over(storage_of_tasks) == 1, "one task of a key at a time"
     run = begun(box, runs, 1)
-    assert hand_over(skipping) == 0
-    assert (box.where(2), anything_due(skipping)) == (["held"], False)
+    assert hand_over(storage_of_tasks) == 0
+    assert (box.where(2), anything_due(storage_of_tasks)) == (["held"], False)
     assert ENDS[how][0](runs, run)
-    assert anything_due(skipping)
-    hand_over(skipping)
+    assert anything_due(storage_of_tasks)
+    hand_over(storage_of_tasks)
     assert box.where(2) == ["runs"]
     box.check_books()
 
 
 @pytest.mark.parametrize("how", ["retried", "requeued", "lost"])
 def test_a_run_that_comes_again_goes_before_the_others_of_its_key(
-    box: Box, skipping: Store, runs: Runs, how: str
+    box: Box, storage_of_tasks: Store, runs: Runs, how: str
 ) -> None:
     box.write(2, key="a")
-    hand_over(skipping)
+    hand_over(storage_of_tasks)
     assert ENDS[how][0](runs, begun(box, runs, 1))
     for _ in range(2):
-        hand_over(skipping)
+        hand_over(storage_of_tasks)
         assert box.where(2) == ["held"]
         end_waits(box)
     copy = content(b"[1]", {"n": "2"}) if how == "retried" else SAME
     run = run_of(box, 1)
     assert runs.begin(run, copy, 60) is not None
     assert runs.done(run)
-    assert hand_over(skipping) == 1
+    assert hand_over(storage_of_tasks) == 1
     assert [box.where(seq) for seq in (1, 2)] == [["sent"], ["runs"]]
 
 
@@ -276,44 +266,34 @@ class TestRunsOut:
         assert box.rows("SELECT state, attempts FROM outbox_runs") == [("handed over", 2)]
         assert box.rows("SELECT attempts, unheard, code FROM outbox_trouble") == [(1, 0, "worker_lost")]
 
-    def test_it_comes_before_the_others_of_its_key(self, box: Box, storage: Store, runs: Runs) -> None:
-        box.write(1, key="a")
-        hand_over(storage)
-        begun(box, runs, 1)
-        box.write(2, key="a")
-        hand_over(storage)
-        run_out(box)
-        assert sending(storage).messages[0].seq == 1
-        assert box.where(1) == ["leases"]
-        box.check_books()
 
-
-def test_a_redriven_task_goes_before_what_it_held_up(box: Box, blocking: Store) -> None:
-    runs = Runs(blocking.engine, blocking.settings)
+@pytest.mark.parametrize("storage_of_tasks", ["block"], indirect=True)
+def test_a_redriven_task_goes_before_what_it_held_up(box: Box, storage_of_tasks: Store) -> None:
+    runs = Runs(storage_of_tasks.engine, storage_of_tasks.settings)
     box.write(2, key="a")
-    hand_over(blocking)
+    hand_over(storage_of_tasks)
     assert runs.dead(begun(box, runs, 1), "ValueError", "no such order", None)
     box.write(1, key="a")
-    assert hand_over(blocking) == 0
+    assert hand_over(storage_of_tasks) == 0
     redrive(box, 1)
     for seq in (1, 2, 3):
-        assert hand_over(blocking) == 1
+        assert hand_over(storage_of_tasks) == 1
         assert [box.where(behind) for behind in range(seq + 1, 4)] == [["held"]] * (3 - seq)
         assert runs.done(begun(box, runs, seq))
     box.check_books()
 
 
-def test_a_task_may_be_redriven_while_a_later_one_runs(box: Box, skipping: Store) -> None:
-    runs = Runs(skipping.engine, skipping.settings)
+def test_a_task_may_be_redriven_while_a_later_one_runs(box: Box, storage_of_tasks: Store) -> None:
+    runs = Runs(storage_of_tasks.engine, storage_of_tasks.settings)
     box.write(3, key="a")
-    hand_over(skipping)
+    hand_over(storage_of_tasks)
     assert runs.dead(begun(box, runs, 1), "ValueError", "no such order", None)
-    assert hand_over(skipping) == 1
+    assert hand_over(storage_of_tasks) == 1
     later = begun(box, runs, 2)
     redrive(box, 1)
-    assert hand_over(skipping) == 0
+    assert hand_over(storage_of_tasks) == 0
     assert runs.done(later)
-    assert hand_over(skipping) == 1
+    assert hand_over(storage_of_tasks) == 1
     assert [box.where(seq) for seq in (1, 2, 3)] == [["runs"], ["sent"], ["held"]]
     box.check_books()
 
