@@ -10,7 +10,7 @@ from outbox_tasks.cli.shared.options import Duration, who_and_why
 from outbox_tasks.cli.shared.output import answer, json_option, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import ActRefused
-from outbox_tasks.operating import limits, pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import one_line
 
@@ -22,7 +22,7 @@ from outbox_tasks.text import one_line
 def pause(destination: str, who: str, why: str | None) -> None:
     """Send nothing to a destination until it is resumed: its messages wait, and spend no attempts."""
     with open_store(destination) as store:
-        pauses.pause(store, destination, who, why)
+        limits.pause(store, destination, who, why)
     answer({"paused": destination}, f"{destination} is paused. Its messages wait.")
 
 
@@ -33,7 +33,7 @@ def pause(destination: str, who: str, why: str | None) -> None:
 def resume(destination: str, who: str, why: str | None) -> None:
     """End the pause of a destination, or close its breaker: its messages are due again."""
     with open_store(destination) as store:
-        changed = pauses.resume(store, destination, who, why)
+        changed = limits.resume(store, destination, who, why)
     outcome = "goes on" if changed else "was neither paused nor in trouble"
     answer({"resumed": destination, "changed": changed}, f"{destination} {outcome}.")
 

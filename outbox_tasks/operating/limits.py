@@ -1,4 +1,5 @@
-"""The limits of a destination that a person sets while the relay runs. The audit records each act, with who and why."""
+"""Pauses and limits of a destination that a person sets while the relay runs. The audit records each act, with who and
+why."""
 
 from __future__ import annotations
 
@@ -124,3 +125,16 @@ def clear(database: Database, destination: str, who: str, why: str | None = None
     cleared = database.ask("audit/unlimit.sql", destination=destination, person=who, reason=why)
     wake(database.settings)
     return [row.setting for row in cleared]
+
+
+def pause(database: Database, destination: str, who: str, why: str | None) -> None:
+    """Send nothing to a destination until `resume`."""
+    database.ask("audit/pause.sql", destination=destination, person=who, reason=why)
+
+
+def resume(database: Database, destination: str, who: str, why: str | None = None) -> bool:
+    """End a pause, and close the breaker. Returns whether the destination was paused or had failed."""
+    resumed = bool(database.ask("audit/resume.sql", destination=destination, person=who, reason=why))
+    if resumed:
+        wake(database.settings)
+    return resumed

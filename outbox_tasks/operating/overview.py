@@ -9,7 +9,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from outbox_tasks.database import activity
 from outbox_tasks.database.connection import Database
@@ -211,6 +211,25 @@ def _estimated(database: Database) -> tuple[dict[Part, dict[str, int]], bool]:
 def _longest(*ages: float | None) -> float | None:
     """In seconds, at most some centuries: anybody can write an infinite time."""
     return max((min(age, 1e10) for age in ages if age is not None), default=None)
+
+
+class Course(NamedTuple):
+    """The sends to a destination in spans of time, the oldest first. The last span has not ended."""
+
+    sent: list[int]
+    failed: list[int]
+
+
+def courses(database: Database, width: int, spans: int, destination: str | None = None) -> Mapping[str, Course]:
+    """By name, of the destinations to which something was sent in that time, or of this one only. `width`: seconds of a
+    span. Counts are kept for a day."""
+    outcomes = {"arrived": [*activity.SENT], "failures": [*activity.FAILED]}
+    found: dict[str, Course] = {}
+    for row in database.ask("report/course.sql", width=width, spans=spans, destination=destination, **outcomes):
+        course = found.setdefault(row.destination, Course([0] * spans, [0] * spans))
+        course.sent[-1 - row.ago] = row.sent
+        course.failed[-1 - row.ago] = row.failed
+    return found
 
 
 def archived(store: Store, bound: int = COUNTED_EXACTLY) -> tuple[int, bool]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outbox_tasks.broker.task_broker import app_of
-from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
+from outbox_tasks.operating.problems.answers import Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, warning
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Check, Problems, Site
 from outbox_tasks.settings.destination import Destination

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from outbox_tasks.operating.courses import Course
+from outbox_tasks.operating.overview import Course
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Chart:
     """A course, to be drawn: so wide for each span of time, and so high for the highest column."""
 
     course: Course
+    hours: int
     step: int = 8
     height: int = 160
 
@@ -33,8 +34,3 @@ class Chart:
                 if high:
                     paths[kind] += f"M{place * self.step} {self.height - below}v-{high}h{self.step - 1}v{high}z"
         return paths
-
-
-def small(course: Course) -> Chart:
-    """A chart for a row of a table."""
-    return Chart(course, 4, 32)

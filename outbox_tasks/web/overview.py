@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from outbox_tasks.operating import audit, status
-from outbox_tasks.operating.courses import Course, courses, empty
+from outbox_tasks.operating.overview import Course, courses
 from outbox_tasks.operating.problems import Problem, sends
 from outbox_tasks.operating.status import Status
-from outbox_tasks.web import charts
+from outbox_tasks.web.charts import Chart
 from outbox_tasks.web.visit import Visit
 
 STATUS = "status"
 """The name of the look at the whole outbox."""
 
-COLUMN_SECONDS, COLUMNS = 600, 36
-"""Of the small charts. They show six hours."""
+COLUMN_SECONDS, COLUMNS, HOURS = 600, 36, 6
+"""Of the small charts."""
 
 COURSE_SECONDS = 30.0
 """So long a look at the counts of the last hours is kept: they change slowly, and cost more than others."""
 
-OF_WORKERS = (
-    "claims_late", "no_beat", "no_claims", "no_heartbeat", "no_maintenance", "no_workers", "queue_stuck", "same_name",
-    "tasks_unsupervised", "tasks_wait", "worker_lost", "wrong_worker",
-)  # fmt: skip
-PLACES = {"dead_letters": "/errors", "keys_blocked": "/keys", **dict.fromkeys(OF_WORKERS, "/workers")}
-"""The pages where people see to a problem, by its code."""
+LISTS = {"dead_letters": "/errors", "keys_blocked": "/keys"}
+"""The pages where people see to a problem of messages, by its code."""
 
 
 def status_if_known(visit: Visit) -> Status:
@@ -44,23 +41,18 @@ def status_of(visit: Visit) -> Status:
     return known
 
 
-def small_charts(visit: Visit, names: Iterable[str]) -> Mapping[str, charts.Chart]:
+def small_charts(visit: Visit, names: Iterable[str]) -> Mapping[str, Chart]:
     """The charts of these destinations for a table."""
-
-    def draw() -> dict[str, charts.Chart]:
-        rows = courses(visit.store, COLUMN_SECONDS, COLUMNS)
-        return {name: charts.small(course) for name, course in rows.items()}
-
-    drawn, nothing = visit.look("charts", draw, seconds=COURSE_SECONDS), charts.small(empty(COLUMN_SECONDS, COLUMNS))
-    return {name: drawn.get(name, nothing) for name in names}
+    rows = visit.look("charts", lambda: courses(visit.store, COLUMN_SECONDS, COLUMNS), seconds=COURSE_SECONDS)
+    nothing = Course([0] * COLUMNS, [0] * COLUMNS)
+    return {name: Chart(rows.get(name, nothing), HOURS, 4, 32) for name in names}
 
 
-def course_of(visit: Visit, name: str, width: int, spans: int) -> Course:
-    """How the sends to one destination went."""
-    rows = visit.look(
-        f"sends to {name} {width}", lambda: courses(visit.store, width, spans, name), seconds=COURSE_SECONDS
-    )
-    return rows.get(name) or empty(width, spans)
+def chart_of(visit: Visit, name: str, width: int, spans: int) -> Chart:
+    """The chart of one destination. `width`: seconds of a column."""
+    read = partial(courses, visit.store, width, spans, name)
+    rows = visit.look(f"sends to {name} {width}", read, seconds=COURSE_SECONDS)
+    return Chart(rows.get(name) or Course([0] * spans, [0] * spans), width * spans // 3600)
 
 
 def under_way(acts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -78,8 +70,7 @@ def problems_of(known: Status, name: str) -> list[Problem]:
 
 def place(visit: Visit, problem: Problem) -> str:
     """The page where people see to a problem."""
-    is_of_messages = problem.code in ("dead_letters", "keys_blocked")
-    path = PLACES.get(problem.code) or (
-        f"/destinations/{problem.which}" if problem.which in status_if_known(visit).destinations else "/doctor"
-    )
-    return visit.url(path, destination=(problem.which or None) if is_of_messages else None)
+    if problem.code in LISTS:
+        return visit.url(LISTS[problem.code], destination=problem.which or None)
+    is_destination = problem.which in status_if_known(visit).destinations
+    return visit.url(f"/destinations/{problem.which}" if is_destination else "/doctor")

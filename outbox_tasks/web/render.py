@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from outbox_tasks import __version__, text
-from outbox_tasks.operating.problems import Problem
 from outbox_tasks.text import many, number, printable, span
 from outbox_tasks.web.access import Role
 
@@ -95,7 +94,7 @@ def templates() -> Jinja2Templates:
     environment.filters |= {
         "ago": ago, "when": when, "span": _span, "number": _number, "many": many, "printable": printable, "cut": cut,
         "exactly": escape,  # for a field of a form: the browser sends the text back unchanged
-        "more": more, "steps": steps,
+        "steps": steps,
     }  # fmt: skip
     return Jinja2Templates(env=environment)
 
@@ -111,14 +110,6 @@ def _finalize(value: Any) -> Any:
     if value is None:
         return ""
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-
-def more(problem: Problem) -> str:
-    """How long a problem is there, and how many things it is about, as far as its fact does not say so."""
-    age = "" if problem.since is None else span(problem.since)
-    count = number(problem.how_many) if problem.how_many else ""
-    words = {age: f"for {age}", count: f"{count} in all"}
-    return ", ".join(text for value, text in words.items() if value and value not in problem.fact).capitalize()
 
 
 def steps(remedy: str) -> list[tuple[bool, str]]:

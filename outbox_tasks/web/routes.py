@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from outbox_tasks.web.access import Role
@@ -16,23 +15,12 @@ from outbox_tasks.web.pages import (
     destinations,
     doctor,
     errors,
-    keys,
     message,
     messages,
     search,
     start,
-    workers,
 )
 from outbox_tasks.web.visit import Visit
-
-
-class AnyText(PathConvertor):
-    """A part of a path that stands for any text, also with slashes and new lines."""
-
-    regex = "(?s:.+)"
-
-
-register_url_convertor("text", AnyText())
 
 
 @dataclass(frozen=True)
@@ -53,22 +41,22 @@ LOOK, PAYLOAD, ACT = Role.LOOK, Role.PAYLOAD, Role.ACT
 
 ROUTES = [
     Route("GET", "/", LOOK, start.start, "Start", without_tables=True),
-    Route("GET", "/destinations/{name:text}", LOOK, destinations.destination),
-    Route("POST", "/destinations/{name:text}/pause", ACT, destinations.pause),
-    Route("POST", "/destinations/{name:text}/resume", ACT, destinations.resume),
-    Route("POST", "/destinations/{name:text}/limit", ACT, destinations.limit),
-    Route("POST", "/destinations/{name:text}/clear-limits", ACT, destinations.clear_limits),
+    Route("GET", "/destinations/{name:path}", LOOK, destinations.destination),
+    Route("POST", "/destinations/{name:path}/pause", ACT, destinations.pause),
+    Route("POST", "/destinations/{name:path}/resume", ACT, destinations.resume),
+    Route("POST", "/destinations/{name:path}/limit", ACT, destinations.limit),
+    Route("POST", "/destinations/{name:path}/clear-limits", ACT, destinations.clear_limits),
     Route("GET", "/errors", LOOK, errors.errors, "Errors"),
     Route("GET", "/acts/new", ACT, act.new),
     Route("POST", "/acts", ACT, act.begin),
-    Route("POST", "/acts/{entry:text}/stop", ACT, act.stop),
-    Route("GET", "/acts/{entry:text}", LOOK, act.show),
+    Route("POST", "/acts/{entry:path}/stop", ACT, act.stop),
+    Route("GET", "/acts/{entry:path}", LOOK, act.show),
     Route("GET", "/messages", LOOK, messages.messages, "Messages"),
     Route("GET", "/search", LOOK, search.results),
-    Route("GET", "/messages/{id:text}/payload", PAYLOAD, message.payload),
-    Route("GET", "/messages/{id:text}", LOOK, message.message),
-    Route("GET", "/keys", LOOK, keys.keys, "Keys"),
-    Route("GET", "/workers", LOOK, workers.workers, "Workers"),
+    Route("GET", "/messages/{id:path}/payload", PAYLOAD, message.payload),
+    Route("GET", "/messages/{id:path}", LOOK, message.message),
+    Route("GET", "/keys", LOOK, errors.keys, "Keys"),
+    Route("GET", "/workers", LOOK, start.workers, "Workers"),
     Route("GET", "/archive", LOOK, archive.archive, "Archive"),
     Route("GET", "/audit", LOOK, audit.audit, "Audit"),
     Route("GET", "/doctor", LOOK, doctor.doctor, "Doctor", without_tables=True),

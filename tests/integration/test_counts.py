@@ -11,8 +11,7 @@ from sqlalchemy import ARRAY, Connection, Text, func, literal, literal_column, s
 
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import overview
-from outbox_tasks.operating.courses import courses
-from outbox_tasks.operating.overview import STATES, DestinationStatus, archived, destinations
+from outbox_tasks.operating.overview import STATES, DestinationStatus, archived, courses, destinations
 from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, Stream, seconds_from_now

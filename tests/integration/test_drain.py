@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.publishers import SCHEME, distribution
@@ -139,12 +139,12 @@ def test_a_destination_whose_circuit_is_open_is_told_by_each_drain_until_it_take
 
 
 def test_what_a_pause_or_others_at_work_leave_is_reported(told: Told, rows: Rows, stream: Stream, store: Store) -> None:
-    pauses.pause(store, "orders", "ada", "moving house")
+    limits.pause(store, "orders", "ada", "moving house")
     here = {"orders": {"url": stream.url, "concurrency": 1}}
     assert told(here) == (0, "Sent 0. Nothing more is due.")
     rows.insert(1)
     assert told(here) == (1, "Sent 0. orders still has 1 message, because it is paused by ada: moving house.")
-    pauses.resume(store, "orders", "ada")
+    limits.resume(store, "orders", "ada")
     [reserved] = store.claims.reserve_slots({"orders": (1, 1)})
     code, text = told(here)
     assert (code, len(stream)) == (1, 0), text

@@ -30,7 +30,7 @@ from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating.problems import Connections, examine
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
@@ -176,7 +176,7 @@ def busy(store: Store, rows: Rows) -> Store:
     rows.insert(
         1, destination="mails", handed_at=seconds_from_now(-5), lease=uuid4(), locked_until=seconds_from_now(60)
     )
-    pauses.pause(store, "mails", "me", None)
+    limits.pause(store, "mails", "me", None)
     now, t = datetime.now(UTC), rows.tables
     with rows.engine.begin() as connection:
         for name, kind, ago in (("a@host", "worker", 5), ("b@host", "worker", 500), ("claim", "claim", 2)):

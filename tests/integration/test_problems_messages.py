@@ -11,7 +11,7 @@ import redis
 from sqlalchemy import Engine
 
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.operating import limits, pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating.problems import Problem, Severity, examine
 from outbox_tasks.relay.claim import QUEUED_AT_MOST
 from outbox_tasks.relay.store import Store
@@ -70,7 +70,7 @@ def test_what_waits_for_a_known_reason_is_no_problem_of_its_own(
 ) -> None:
     rows.insert(500, destination="new" if "unknown" in root else "orders", locked_until=seconds_from_now(-3000))
     if root == "paused":
-        pauses.pause(store, "orders", "jo", "moving house")
+        limits.pause(store, "orders", "jo", "moving house")
     elif root == "breaker_open":
         for _ in range(store.settings.breaker_failures):
             store.traffic.tripped("orders", str(uuid4()), "connection", "refused by the other side")
@@ -86,7 +86,7 @@ def test_what_waits_for_a_known_reason_is_no_problem_of_its_own(
 
 
 def test_a_destination_that_is_paused(site: Settings, store: Store, rows: Rows) -> None:
-    pauses.pause(store, "orders", "jo", "moving house")
+    limits.pause(store, "orders", "jo", "moving house")
     fresh = found(site, "paused")["paused"]
     assert fresh.severity is Severity.NOTE
     assert "by jo: moving house" in fresh.fact
@@ -207,9 +207,9 @@ def test_messages_that_are_claimed_but_not_sent(site: Settings, rows: Rows, stor
     assert silent.fact == (
         "Messages have been due for 4 min, and nothing has been sent for 5 min, though there is publish@here to do it."
     )
-    pauses.pause(store, "orders", "alice", None)
+    limits.pause(store, "orders", "alice", None)
     assert found(site, "silent") == {}
-    pauses.resume(store, "orders", "alice")
+    limits.resume(store, "orders", "alice")
     beats(rows, "publish", 5)
     assert found(site, "silent") == {}
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker.install import install
@@ -62,7 +62,7 @@ def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(
     rows.insert(2, key="a")
     at_work(rows)
     beats(rows, "worker", 600, "feeds@here", queues=["outbox.feed"])
-    pauses.pause(store, "orders", "alice", "moving house")
+    limits.pause(store, "orders", "alice", "moving house")
     tally(store, sent=60, later=2)
     lines = run("status").stdout.splitlines()
     assert max(map(len, lines)) <= 80

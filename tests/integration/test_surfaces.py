@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import generate_latest
 from sqlalchemy import Engine, update
 
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating.problems import Connections, Problem, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.alerts import compared
@@ -68,7 +68,7 @@ def test_of_many_destinations_with_one_problem_each_page_says_its_own(
 ) -> None:
     names = [f"d{number:02}" for number in range(15)]
     for name in names:
-        pauses.pause(store, name, "jo", "moving house")
+        limits.pause(store, name, "jo", "moving house")
     many = settings(destinations={name: {"url": "a://b"} for name in names}, broker_url=None)
     listed = {problem.which for problem in examine(many).problems if problem.code == "paused"}
     [unlisted, *_] = sorted({*names} - listed)
@@ -94,7 +94,7 @@ class TestHealth:
         assert (fine.exit_code, fine.stdout) == (0, "✓ in order\n")
         assert json.loads(run("health", "--json").stdout) == {"ok": True, "problems": []}
         rows.insert(1, status="dead", dead_at=seconds_from_now(-60))
-        pauses.pause(store, "orders", "jo", None)
+        limits.pause(store, "orders", "jo", None)
         warned = run("health")
         assert (warned.exit_code, [line[0] for line in warned.stdout.splitlines()]) == (0, ["!", "i"])
         beats(rows, "claim", 99)

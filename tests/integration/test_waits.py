@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from outbox_tasks.database import sql
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.store import Store
@@ -34,10 +34,10 @@ def waits(store: Store, id: str) -> str:
 
 def test_its_destination_is_paused_or_its_circuit_is_open_or_unknown(store: Store, rows: Rows) -> None:
     [id] = rows.insert(1)
-    pauses.pause(store, "orders", "ada", "moving house")
+    limits.pause(store, "orders", "ada", "moving house")
     paused = r"orders is paused by ada since 2.* UTC: moving house\. → outbox-tasks resume orders"
     assert re.fullmatch(paused, waits(store, id))
-    pauses.resume(store, "orders", "ada")
+    limits.resume(store, "orders", "ada")
     for _ in range(5):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
     [circuit] = store.traffic.states()
@@ -176,7 +176,7 @@ def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Stor
     expected = f"{later} failed (busy), and the next try is due at {moment(rows.one(later).locked_until)}."
     expected += f" → to try it at once: {TRY} {later}"
     assert (failed["key"], failed["waits"], failed["waiting"]) == ("later", expected, 1)
-    pauses.pause(store, "orders", "ada", "moving house")
+    limits.pause(store, "orders", "ada", "moving house")
     paused = waits(store, id)
     assert f"All keys of this destination wait: {paused}" in " ".join(run("list", "--by", "key").stdout.split())
     assert f"All keys of this destination wait: {paused}" in visit().text("/keys")

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating.messages import acts as batches
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.background import Runner
@@ -140,7 +140,7 @@ class TestPreview:
         self, browser: Browser, store: Store, rows: Rows
     ) -> None:
         bury(rows)
-        pauses.pause(store, "orders", "bob", "moving house")
+        limits.pause(store, "orders", "bob", "moving house")
         how: dict[str, Any] = {"who": "carl", "why": None, "token": uuid4(), "total": 1, "wake": False}
         entry = Runner(store).begin("redrive", Filter(states=("dead",), destination="orders"), **how)
         shown = browser.text("/acts/new", action="redrive")

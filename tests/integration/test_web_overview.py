@@ -17,7 +17,7 @@ from sqlalchemy import event, func
 
 from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Page
@@ -77,7 +77,7 @@ class TestStart:
         dead(rows, key="k")
         rows.insert(4, key="k")
         rows.insert(3, destination="mails", locked_until=seconds_from_now(-7200))
-        pauses.pause(store, "mails", "bob <i>", "moving </main> house")
+        limits.pause(store, "mails", "bob <i>", "moving </main> house")
         beat(rows, "publish@lost", ago=600)
         html = visit().read("/")
         problems = [words(article) for article in re.findall("<article.*?</article>", html, re.DOTALL)]
@@ -86,7 +86,7 @@ class TestStart:
         assert "follow from it Beat has never ticked here. A claim has never run to its end here." in no_worker
         assert "✗ No worker serves outbox.publish: publish@lost was last seen 10 min ago." in lost
         assert "Copy Then outbox-tasks redrive, edit or discard." in dead_letter  # that is for people
-        for where in ("/workers", "/errors?destination=orders", "/destinations/mails"):
+        for where in ("/doctor", "/errors?destination=orders", "/destinations/mails"):
             assert f'</span> <a href="{where}">' in html
         assert "<title>(3) Outbox" in html
         assert html.index("dead letter") < html.index("<h2>Destinations")
@@ -216,7 +216,7 @@ def test_the_days_of_the_archive_and_what_becomes_of_them(visit: Visit, rows: Ro
 
 def test_the_audit_comes_page_by_page_with_links(visit: Visit, store: Store, rows: Rows) -> None:
     for n in range(60):
-        pauses.pause(store, "orders", f"p{n} <b>", f"why {n} </td>")
+        limits.pause(store, "orders", f"p{n} <b>", f"why {n} </td>")
     browser = visit()
     first = browser.read("/audit")
     assert "p59 <b> pause orders why 59 </td>" in words(first)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.archive.replay import Replay
 from outbox_tasks.local.ports import free_port
-from outbox_tasks.operating import limits, pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store import Store
@@ -67,8 +67,8 @@ def replay(store: Store, rows: Rows) -> None:
 
 def resume(store: Store, rows: Rows) -> None:
     rows.insert()
-    pauses.pause(store, "orders", "ann", None)
-    assert pauses.resume(store, "orders", "ann")
+    limits.pause(store, "orders", "ann", None)
+    assert limits.resume(store, "orders", "ann")
 
 
 def limit(store: Store, rows: Rows) -> None:

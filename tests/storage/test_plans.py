@@ -170,7 +170,6 @@ def test_a_look_or_an_act_reads_no_table_from_its_beginning(box: Box) -> None:
         ("find/search.sql", 300, {**text, "text": "nothing"}),
         ("find/search.sql", 300, {**text, "low": UUID(int=0), "high": UUID(int=2**128 - 1), "text": "nothing"}),
         ("find/search.sql", 300, {**text, "id": some[0], "siblings": some[:4], "text": str(some[0])}),
-        ("find/elsewhere.sql", 300, {}),
         ("act/discard.sql", 8000, {**act, "states": ["waiting"], "kept": True}),
         ("act/redrive.sql", 3000, {**act, "ids": died}),
         ("act/try.sql", 8000, {**act, "ids": waits}),

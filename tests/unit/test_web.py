@@ -17,10 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebMisused
-from outbox_tasks.operating.problems import CODES
 from outbox_tasks.web import Page, Person, Role, forms, render, routes, sign_in
 from outbox_tasks.web.looks import ANSWERS_KEPT, ERROR_SECONDS, Looks
-from outbox_tasks.web.overview import PLACES
 from outbox_tasks.web.routes import Route
 from outbox_tasks.web.visit import Visit
 from tests.conftest import MakeSettings
@@ -60,7 +58,7 @@ def an_act(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(visit: Visit) -> Response:
         return visit.go("/")
 
-    more = [Route("POST", "/acts", Role.ACT, nothing), Route("GET", "/payload/{id:text}", Role.PAYLOAD, nothing)]
+    more = [Route("POST", "/acts", Role.ACT, nothing), Route("GET", "/payload/{id:path}", Role.PAYLOAD, nothing)]
     monkeypatch.setattr(routes, "ROUTES", [route for route in routes.ROUTES if route.pattern != "/acts"] + more)
 
 
@@ -300,9 +298,6 @@ class TestWhatArrives:
         for missing, status in ((20, "415"), (0, "503")):
             length = str(len(body) + missing)
             assert by_wsgi(browser.page, "/acts", body, **environ, CONTENT_LENGTH=length)[0][:3] == status
-
-    def test_each_place_is_that_of_a_problem_that_there_is(self) -> None:
-        assert set(PLACES) <= set(CODES)
 
     def test_an_address_holds_any_text(self) -> None:
         request = Request({"type": "http", "root_path": "/out", "path": "/out/"})

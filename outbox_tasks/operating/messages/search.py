@@ -4,18 +4,21 @@ command `show` and the page's search box ask it."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import where
 from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.model import MAX_TEXT_CHARACTERS, sibling
+from outbox_tasks.operating.audit import deed
+from outbox_tasks.operating.days import days
 from outbox_tasks.operating.messages.find import ARCHIVED, LAST_NUMBER, MESSAGES, Filter, Lookup
-from outbox_tasks.operating.messages.missing import reasons, uuid_of
 from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.operating.messages.waits import Examined
-from outbox_tasks.text import is_text
+from outbox_tasks.text import is_text, moment, one_line, redacted, shell_line, some, span
 
 FOUND_AT_MOST = 20
 """Messages of each kind that are looked for."""
@@ -72,14 +75,14 @@ def search(database: Database, text: str, examined: Examined | None = None, *, l
         latest = {"newer": False, "last": LAST_NUMBER, "look": 1_000, "size": 1}
         rows = database.ask(MESSAGES, limit, **Filter(event_type=text).parameters, **latest)
         answer.event_type = len(rows) > 1  # the last row is no message
-        answer.reasons = list(reasons(database, text, event_type=answer.event_type))
+        answer.reasons = list(_reasons(database, answer))
     return answer
 
 
 def _named(database: Database, answer: Answer, limit: float | None) -> dict[UUID, list[str]]:
     """What the text is to which messages, by their ids."""
     text, low, high = answer.text, None, None
-    id = uuid_of(text)
+    id = _uuid_of(text)
     if id is None and BEGINNING.fullmatch(text.lower()):
         digits = text.lower().replace("-", "")
         low, high = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
@@ -99,3 +102,38 @@ def _explain(lookup: Lookup, messages: list[dict[str, Any]]) -> None:
     """Say of the first messages why they are where they are."""
     for message in [message for message in messages if message["state"] not in ARCHIVED][:5]:
         message["waits"] = lookup.one(message["id"], 0)["waits"]
+
+
+def _reasons(database: Database, answer: Answer) -> Iterator[str]:
+    """What may be the case with a message that is not here, those first that say the most about this text."""
+    text, settings = answer.text, database.settings
+    if text in settings.destinations:
+        yield f"It is a destination: {shell_line('list', '--destination', text)}"
+    if answer.event_type:
+        yield f"It is an event type: {shell_line('list', '--type', text)}"
+    for act in database.ask("audit/about.sql", target=str(_uuid_of(text) or text), named=[]):
+        yield f"At {moment(act.at)} {one_line(act.who)} did this to it: {deed(act._asdict())}."
+    asked = {"place": settings.database_schema, "destination": None, "key": None, "seq": None}
+    sessions = [
+        f"session {row.pid} ({one_line(row.application or 'a client')}, {'?' if row.age is None else span(row.age)})"
+        for row in database.ask("doctor/open_writers.sql", **asked)
+        if row.age is None or row.age > 1  # others come and go all the time
+    ]
+    if sessions:
+        yield f"It is not committed yet. Transactions that wrote here and are open: {some(sessions)}."
+    else:
+        yield "It was rolled back, or never published: no transaction that has written here is open now."
+    for oldest in days(database)[:1]:
+        keeps = settings.archive_retention
+        kept = f"what was sent or discarded stays for {span(keeps)}" if keeps else "no archive is deleted here"
+        yield f"It has left the archive: {kept}, and the oldest messages here are of {moment(oldest.began_at)}."
+    here = f"{redacted(settings.database_url or '')}, {where(settings.database_schema)}"
+    yield f"It was written to another database or schema than this one ({here})."
+
+
+def _uuid_of(text: str) -> UUID | None:
+    """The UUID that a text is; None: it is none."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -9,7 +9,7 @@ from outbox_tasks.broker.places import joined
 from outbox_tasks.database.activity import CROSSED
 from outbox_tasks.database.connection import SLOW_TRIP_SECONDS
 from outbox_tasks.errors import CrossedWires
-from outbox_tasks.operating.problems.answer import Silence
+from outbox_tasks.operating.problems.answers import Silence
 from outbox_tasks.operating.problems.problem import Problem, error, note, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.text import redacted, span

@@ -19,8 +19,7 @@ from outbox_tasks.operating import overview
 from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.overview import Destinations
-from outbox_tasks.operating.problems.answer import BrokerAnswer, Silence
-from outbox_tasks.operating.problems.live_workers import Worker, ask_workers
+from outbox_tasks.operating.problems.answers import BrokerAnswer, Silence, Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem
 from outbox_tasks.relay.store import Store
 from outbox_tasks.satellites import satellites

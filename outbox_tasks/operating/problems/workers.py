@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from outbox_tasks.broker.names import ALL_QUEUES, queues_of
 from outbox_tasks.operating.heartbeats import LATE_CLAIM, Heartbeat, longest_pause
-from outbox_tasks.operating.problems.live_workers import Worker
+from outbox_tasks.operating.problems.answers import Worker
 from outbox_tasks.operating.problems.problem import Problem, error, warning
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.problems.transactions import oldest_snapshot

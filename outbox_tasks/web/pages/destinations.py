@@ -7,13 +7,13 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outbox_tasks.operating import limits, pauses
+from outbox_tasks.operating import limits
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating.messages.filters import seconds_of
 from outbox_tasks.operating.messages.find import ARCHIVED
 from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.text import shell_line
-from outbox_tasks.web import charts, overview
+from outbox_tasks.web import overview
 from outbox_tasks.web.visit import FEW_SHOWN, Visit
 
 LAST_HOUR, LAST_DAY = (60, 60), (900, 96)
@@ -46,8 +46,8 @@ def destination(visit: Visit) -> Response:
         details=details,
         limited=any(limit.change for limit in details["limits"]),
         states=[*counted.STATES, *ARCHIVED],
-        hour=charts.Chart(overview.course_of(visit, name, *LAST_HOUR)),
-        day=charts.Chart(overview.course_of(visit, name, *LAST_DAY)),
+        hour=overview.chart_of(visit, name, *LAST_HOUR),
+        day=overview.chart_of(visit, name, *LAST_DAY),
     )
 
 
@@ -63,14 +63,14 @@ def _details(visit: Visit, name: str, counts: DestinationStatus) -> dict[str, An
 def pause(visit: Visit) -> Response:
     """Send nothing to the destination until somebody resumes it."""
     name = _configured(visit)
-    pauses.pause(visit.store, name, visit.person.name, visit.why())
+    limits.pause(visit.store, name, visit.person.name, visit.why())
     return _back(visit, name)
 
 
 def resume(visit: Visit) -> Response:
     """End a pause, or close the breaker."""
     name = _configured(visit)
-    pauses.resume(visit.store, name, visit.person.name, visit.why())
+    limits.resume(visit.store, name, visit.person.name, visit.why())
     return _back(visit, name)
 
 

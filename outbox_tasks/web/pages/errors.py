@@ -1,4 +1,4 @@
-"""What the dead letters died of, in groups of one error each."""
+"""What the dead letters died of, in groups of one error each; and the keys that are held up."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, GROUPS_AT_MOST, Lookup
+from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
@@ -27,3 +28,11 @@ def errors(visit: Visit) -> Response:
         counted=COUNTED_AT_MOST,
         acts=visit.look("acts", lambda: overview.under_way(visit.acts.going())),
     )
+
+
+def keys(visit: Visit) -> Response:
+    """The keys that are held up, of one destination or of all."""
+    destination = visit.query_value("destination")
+    # This looks at each dead message that has a key, so it is kept a little longer than other looks.
+    held = visit.look(f"keys of {destination}", lambda: held_up(visit.store, ROWS_SHOWN, destination), seconds=5.0)
+    return visit.show("keys.html", held=held, destination=destination)

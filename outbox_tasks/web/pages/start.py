@@ -1,13 +1,15 @@
-"""The start page: problems first, then the destinations, then who is at work."""
+"""The start page: problems first, then the destinations, then who is at work; and the page of the workers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from starlette.responses import Response
 
 from outbox_tasks.operating import overview as counted
+from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.problems import Severity
 from outbox_tasks.web import overview
-from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import FEW_SHOWN, ROWS_SHOWN, Visit
 
 
@@ -35,8 +37,28 @@ def start(visit: Visit) -> Response:
         cut=counted.cut(status.destinations),
         supervised=any(counts.states["handed over"] or counts.states["running"] for _, counts in status.ranked),
         charts=overview.small_charts(visit, (name for name, _ in shown)) if is_known else {},
-        hours=overview.COLUMN_SECONDS * overview.COLUMNS // 3600,
+        hours=overview.HOURS,
         feeds=[(feed, feed.state(stale_after)) for feed in status.feeds[:ROWS_SHOWN]],
         workers=in_order([*status.heartbeats.workers, *status.heartbeats.supervising]),
         workers_shown=FEW_SHOWN,
     )
+
+
+def workers(visit: Visit) -> Response:
+    """The workers of the relay, the application's that run supervised tasks, and what they do."""
+    status = overview.status_of(visit)
+    relay, supervising = in_order(status.heartbeats.workers), in_order(status.heartbeats.supervising)
+    return visit.show(
+        "workers.html",
+        outbox=status,
+        relay=relay[:ROWS_SHOWN],
+        supervising=supervising[:ROWS_SHOWN],
+        workers_left_out=len(relay[ROWS_SHOWN:]) + len(supervising[ROWS_SHOWN:]),
+        sends=visit.look("sends", lambda: visit.store.ask("look/sends.sql", destination=None, most=ROWS_SHOWN)),
+        running=[(name, counts) for name, counts in status.destinations.items() if counts.states["running"]],
+    )
+
+
+def in_order(heartbeats: Iterable[Heartbeat]) -> list[Heartbeat]:
+    """Workers in trouble first."""
+    return sorted(heartbeats, key=lambda worker: (worker.alive, not worker.shares_name, worker.name))
