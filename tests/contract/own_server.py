@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any, ClassVar
-
-import redis
+from typing import ClassVar
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.servers import EmbeddedValkey
 from tests.conftest import eventually
 from tests.contract.counterparts import Counterpart
 
@@ -105,49 +102,3 @@ class ProgramCounterpart(ChildCounterpart):
 
     def answers(self) -> bool:
         return self.child is not None and "ready" in self.child.tail()
-
-
-class ValkeyCounterpart(Counterpart):
-    """A Redis-compatible server; `teller` needs a password, nobody else does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.server = EmbeddedValkey()
-
-    def start(self) -> None:
-        self.server.start()
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def kill(self) -> None:
-        self.server.kill()
-
-    @property
-    def pids(self) -> list[int]:
-        return [self.server.pid]
-
-    @abstractmethod
-    def url_of(self, broker: str, place: str) -> str:
-        """The destination's URL of a place on the server with this URL."""
-
-    def url(self, place: str) -> str:
-        return self.url_of(self.server.url, place)
-
-    def url_at(self, port: int) -> str:
-        return self.url_of(f"redis://{LOOPBACK}:{port}/0", self.place)
-
-    def wrong_password_url(self, place: str) -> str:
-        with self.client() as client:
-            client.acl_setuser("teller", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
-        return self.url_of(self.server.url.replace("://", "://teller:wrong@"), place)
-
-    def client(self) -> redis.Redis:
-        """To be closed."""
-        return redis.Redis.from_url(self.server.url)
-
-    def listed(self) -> Any:
-        """The elements of the list that has the place's name, those that were pushed first at the beginning."""
-        with self.client() as client:
-            found: Any = client.lrange(self.place, 0, -1)
-        return found[::-1]

@@ -1,4 +1,5 @@
-"""What the tests do in processes of their own: see `processes`. No client is imported here, nor what imports one."""
+"""What tests do in processes of their own. Each is a fork of one that has imported what they all need, and no client:
+the imports would take more of the processor's time than the tests. So nothing here imports a client."""
 
 from __future__ import annotations
 
@@ -6,10 +7,31 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
 
 from outbox_tasks.model import Result
 from tests.contract.messages import loaded, message, sent_by
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["tests.contract.tasks"])
+
+
+def in_a_process(task: Callable[..., Any], *args: Any, log: Path, env: Mapping[str, str] | None = None) -> Any:
+    """What the task returns. `env` is its whole environment, and the file `log` gets all that it writes."""
+    with ProcessPoolExecutor(1, SERVER, _prepare, (log, env)) as pool:
+        return pool.submit(task, *args).result(110)
+
+
+def _prepare(log: Path, env: Mapping[str, str] | None) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
 
 
 def sent_in_forks(url: str) -> list[str]:

@@ -15,7 +15,7 @@ from lab.proxy import Proxy
 from outbox_tasks.model import Result
 from tests.contract.conftest import Running
 from tests.contract.counterparts import rabbitmq
-from tests.contract.counterparts.celery_task import Counterpart
+from tests.contract.counterparts.valkey import CeleryTask as Counterpart
 from tests.contract.messages import SENT, connected, loaded, message, published, results, sent_by, within
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "v=1"}

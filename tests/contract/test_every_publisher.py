@@ -36,8 +36,7 @@ from tests.contract.messages import (
     settled,
     within,
 )
-from tests.contract.processes import in_a_process
-from tests.contract.tasks import sent_in_forks
+from tests.contract.tasks import in_a_process, sent_in_forks
 
 AGAIN = {Result.RETRY, Result.OUTAGE}
 """Not delivered, or not known to be, and worth another attempt."""

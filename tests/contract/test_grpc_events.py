@@ -16,7 +16,7 @@ from outbox_tasks.destinations.grpc import receiver
 from outbox_tasks.destinations.grpc.receiver import CloudEvent, DeliverRequest
 from outbox_tasks.model import Result
 from tests.certificates import self_signed
-from tests.contract.counterparts.grpc_events import Counterpart
+from tests.contract.counterparts.grpc_servers import GrpcReceiver as Counterpart
 from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, sent_by
 
 OK = (Result.SENT, None)

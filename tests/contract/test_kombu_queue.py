@@ -18,7 +18,8 @@ from kombu import Connection, Exchange, Queue
 from outbox_tasks.model import Result
 from tests.conftest import eventually
 from tests.contract.conftest import Running
-from tests.contract.counterparts import rabbitmq, redis_queue
+from tests.contract.counterparts import rabbitmq
+from tests.contract.counterparts.valkey import RedisQueue
 from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, settled, whole
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +31,8 @@ def rabbit(running: Running) -> rabbitmq.Counterpart:
 
 
 @pytest.fixture
-def valkey(running: Running) -> redis_queue.Counterpart:
-    return running(redis_queue.Counterpart)
+def valkey(running: Running) -> RedisQueue:
+    return running(RedisQueue)
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ class TestRabbit:
 
 
 class TestRedis:
-    def test_any_consumer_of_kombu_reads_it(self, valkey: redis_queue.Counterpart, name: str) -> None:
+    def test_any_consumer_of_kombu_reads_it(self, valkey: RedisQueue, name: str) -> None:
         with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
             assert publisher.publish([message(1, headers={"tenant": "t1", "compression": "zlib"})]) == [SENT]
         with Connection(valkey.server.url) as connection, connection.SimpleQueue(name) as queue:
@@ -137,7 +138,7 @@ class TestRedis:
         event = binding.from_binary_event(binding.RabbitMQMessage(arrived.headers, arrived.content_type, arrived.body))
         assert (event.get_id(), event.get_data()) == (message(1).id, {"n": 1})
 
-    def test_fanout_reaches_every_subscriber(self, valkey: redis_queue.Counterpart, name: str) -> None:
+    def test_fanout_reaches_every_subscriber(self, valkey: RedisQueue, name: str) -> None:
         found: list[Any] = []
         with Connection(valkey.server.url) as connection:
             queue = Queue(f"{name}-mine", Exchange(name, "fanout"), exclusive=True)
@@ -156,7 +157,7 @@ class TestRedis:
                     connection.drain_events(timeout=5)
         assert found == [{"n": 1}, {"n": 2}]
 
-    def test_a_key_that_is_no_list_is_an_outage(self, valkey: redis_queue.Counterpart, name: str) -> None:
+    def test_a_key_that_is_no_list_is_an_outage(self, valkey: RedisQueue, name: str) -> None:
         with redis.Redis.from_url(valkey.server.url) as client:
             client.set(name, "a string")
         with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
@@ -164,7 +165,7 @@ class TestRedis:
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "wrong_type")}
         assert not any("LPUSH" in str(o.error) for o in outcomes), "the message is quoted"
 
-    def test_transport_options_are_kombus(self, valkey: redis_queue.Counterpart, name: str) -> None:
+    def test_transport_options_are_kombus(self, valkey: RedisQueue, name: str) -> None:
         options = {"transport_options": {"global_keyprefix": "shop:"}}
         with closing(loaded(f"{valkey.server.url}/{name}", destination=options)) as publisher:
             assert publisher.publish([message(0)]) == [SENT]

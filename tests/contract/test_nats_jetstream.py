@@ -52,8 +52,9 @@ def test_a_repetition_is_dropped_by_the_stream(target: Counterpart) -> None:
 
 
 def test_the_event_type_can_be_a_part_of_the_subject(target: Counterpart) -> None:
-    with closing(loaded(f"{target.url(target.place)}?by_type=true")) as publisher:
-        outcomes = publisher.publish([message(0), message(1, event_type="order created"), message(2, event_type="x")])
+    outcomes = published(
+        target, message(0), message(1, event_type="order created"), message(2, event_type="x"), options="?by_type=true"
+    )
     assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
     assert outcomes[1].code == "bad_subject"
     assert [arrived.subject for arrived in target.raw()] == [f"{target.place}.order.created", f"{target.place}.x"]

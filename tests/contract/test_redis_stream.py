@@ -14,8 +14,8 @@ from outbox_tasks.destinations.redis_stream import publisher as redis_stream
 from outbox_tasks.model import Result
 from tests.conftest import eventually
 from tests.contract.conftest import Running
-from tests.contract.counterparts import celery_task, redis_queue
-from tests.contract.counterparts.redis_stream import Counterpart
+from tests.contract.counterparts.valkey import CeleryTask, RedisQueue
+from tests.contract.counterparts.valkey import RedisStream as Counterpart
 from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, results, whole
 
 
@@ -29,7 +29,7 @@ def test_writes_the_fields_of_the_contract(target: Counterpart) -> None:
     assert target.raw() == [{name: value.encode() for name, value in fields.items()}]
 
 
-@pytest.mark.parametrize("kind", [Counterpart, redis_queue.Counterpart, celery_task.Counterpart])
+@pytest.mark.parametrize("kind", [Counterpart, RedisQueue, CeleryTask])
 def test_a_command_whose_answer_is_lost_is_not_given_again(kind: Any, running: Running) -> None:
     """The client would, by itself, if it were let: then the message arrives twice, and its row does not say why."""
     target = running(kind)
@@ -78,8 +78,7 @@ class TestSeveralMessagesOfOneKey:
     def test_are_appended_in_order_whatever_is_between_them(self, target: Counterpart) -> None:
         keys = ["a", "b", "a", None, "a", "b", None]
         messages = [message(n, key=key, headers={"tenant": "t1"}) for n, key in enumerate(keys)]
-        with closing(loaded(f"{target.url(target.place)}?maxlen=1000")) as publisher:
-            assert publisher.publish(messages) == [SENT] * len(keys)
+        assert published(target, *messages, options="?maxlen=1000") == [SENT] * len(keys)
         assert numbers(target) == list(range(len(keys)))
 
     def test_end_at_the_first_refusal(self, target: Counterpart) -> None:
@@ -92,8 +91,7 @@ class TestSeveralMessagesOfOneKey:
     def test_end_at_one_that_can_not_be_sent(self, target: Counterpart) -> None:
         odd: Any = {"n": 5}
         messages = [message(0, key="a"), message(1, key="a", headers=odd), message(2, key="a"), message(3, key="b")]
-        with closing(loaded(target.url(target.place))) as publisher:
-            outcomes = publisher.publish(messages)
+        outcomes = published(target, *messages)
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.BEHIND, Result.SENT]
         assert numbers(target) == [0, 3]
 

@@ -80,8 +80,7 @@ class TestSessionsAndPartitions:
     def test_a_batch_of_several_keys_is_divided_where_there_are_partitions(self, target: Counterpart) -> None:
         target.place = f"partitioned-{target.place}"
         batch = [message(n, key=f"k{n}" if n < 3 else None) for n in range(6)]
-        with closing(loaded(target.url(target.place))) as publisher:
-            assert publisher.publish(batch) == [SENT] * 6
+        assert published(target, *batch) == [SENT] * 6
         assert sizes(target) == [1] * 6
 
 

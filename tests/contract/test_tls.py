@@ -6,8 +6,7 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,26 +69,14 @@ class Listener:
                 threading.Thread(target=self._hear, args=(connection, self.callers[-1]), daemon=True).start()
 
     def _hear(self, connection: socket.socket, caller: Caller) -> None:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = self._context.wrap_bio(incoming, outgoing, server_side=True)
         with suppress(OSError), connection:
             connection.settimeout(5)
             connection.sendall(self._greeting)
-            while not caller.plain and (data := connection.recv(65536)):
-                caller.raw += data
-                incoming.write(data)
-                with suppress(ssl.SSLWantReadError):
-                    tls.do_handshake()
-                    caller.trusts = True
-                    caller.plain += tls.read(65536)
-                connection.sendall(outgoing.read())
+            caller.raw = connection.recv(65536, socket.MSG_PEEK)
+            with self._context.wrap_socket(connection, server_side=True) as tls:
+                caller.trusts = True
+                caller.plain = tls.recv(65536)
         caller.gone = True
-
-
-@contextmanager
-def listener(certificate: Path, *arguments: Any) -> Iterator[Listener]:
-    with closing(Listener(certificate, *arguments)) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +97,7 @@ def got_nothing(server: Listener, *, handshake: bool = False) -> None:
     assert not any(SECRET in caller.raw + caller.plain for caller in server.callers)
 
 
-# Pub/Sub: test_pubsub_credentials.py
+# Pub/Sub: test_pubsub.py
 BY_NAME = {
     "amqps": f"amqps://{LOGIN}:{{port}}//?queue=q&ssl_ca_certs={{ca}}",
     "azureservicebus": "azureservicebus://k:S3cretW0rd@127.0.0.1:{port}/orders?ca_file={ca}",
@@ -152,7 +139,7 @@ class TestDestinations:
     def test_a_certificate_that_nobody_knows(self, url: str, ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET.decode())
-        with listener(ours, GREETING if url.startswith("nats") else b"") as server:
+        with closing(Listener(ours, GREETING if url.startswith("nats") else b"")) as server:
             assert send(url, server, ours).result is Result.OUTAGE
             got_nothing(server)
 
@@ -164,7 +151,7 @@ class TestDestinations:
         for certificate in (ours, others):
             if name in BY_SYSTEM:
                 monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-            with listener(certificate, greeting) as server:
+            with closing(Listener(certificate, greeting)) as server:
                 if certificate is ours:
                     eventually(
                         lambda: send(KNOWN[name], server, ours) and any(caller.trusts for caller in server.callers)
@@ -174,13 +161,13 @@ class TestDestinations:
                     got_nothing(server, handshake=name == "grpcs")  # gRPC looks at the name after the handshake
 
     def test_a_server_of_nats_that_offers_none_is_told_nothing(self, ours: Path) -> None:
-        with listener(ours, GREETING.replace(b',"tls_required":true', b"")) as server:
+        with closing(Listener(ours, GREETING.replace(b',"tls_required":true', b""))) as server:
             assert send(KNOWN["nats"], server, ours).code == "tls"
             got_nothing(server)
 
 
 def test_the_webhook_of_alerts(ours: Path) -> None:
-    with listener(ours) as server:
+    with closing(Listener(ours)) as server:
         with pytest.raises(WebhookFailed, match=r"(?i)certificate"):
             alerts.post(f"https://{LOGIN}:{server.port}/", {})
         got_nothing(server)
@@ -198,7 +185,7 @@ class TestTheRelaysBroker:
     @pytest.mark.parametrize("url", URLS)
     def test_a_certificate_that_nobody_knows_unless_the_url_says_that_any_will_do(self, url: str, ours: Path) -> None:
         for more in ("", "?ssl_cert_reqs=none"):
-            with listener(ours) as server:
+            with closing(Listener(ours)) as server:
                 settings = Settings(broker_url=url.format(port=server.port) + more)
                 app = PinnedCelery("t", broker=str(settings.broker_url), settings=settings, timeout=1)
                 with pytest.raises(BrokerUnreachable, match=r"(?i)" if more else r"(?i)certificate"):
@@ -213,7 +200,7 @@ class TestTheRelaysBroker:
     def test_each_of_several_hosts_shows_its_own_name(self, tmp_path: Path) -> None:
         one, two = self_signed(tmp_path / "one", "127.0.0.1"), self_signed(tmp_path / "two", "127.0.0.2")
         (tmp_path / "ca").write_bytes(one.read_bytes() + two.read_bytes())
-        with listener(one) as first, listener(two, b"", "127.0.0.2") as second:
+        with closing(Listener(one)) as first, closing(Listener(two, b"", "127.0.0.2")) as second:
             url = f"amqps://127.0.0.1:{first.port};amqps://127.0.0.2:{second.port}?ssl_ca_certs={tmp_path / 'ca'}"
             app = PinnedCelery("t", broker=url, settings=Settings(broker_url=url), timeout=1)
             with app.connection_for_read() as connection:
@@ -245,7 +232,7 @@ class TestAnApplicationsBroker:
         [(f"redis://{LOGIN}:{{port}}/0", {"broker_use_ssl": True}), (f"amqps://{LOGIN}:{{port}}//", {})],
     )
     def test_a_certificate_that_nobody_knows(self, url: str, conf: dict[str, Any], ours: Path) -> None:
-        with listener(ours) as server:
+        with closing(Listener(ours)) as server:
             app = self.app(url.format(port=server.port), **conf)
             resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t", "confirm": "sent"}}))
             with pytest.raises(Exception, match=r"(?i)certificate"):
@@ -257,7 +244,7 @@ class TestAnApplicationsBroker:
             got_nothing(server)
 
     def test_a_nudge_to_an_app_without_the_relay(self, ours: Path) -> None:
-        with listener(ours) as server:
+        with closing(Listener(ours)) as server:
             app = self.app(f"sentinel://{LOGIN}:{server.port}/0?ssl_cert_reqs=required")
             app.conf.broker_transport_options["master_name"] = "m"
             with pytest.raises(BrokerUnreachable, match=r"(?i)certificate|No master found"):
@@ -266,7 +253,7 @@ class TestAnApplicationsBroker:
             assert {caller.raw[:1] for caller in server.callers} == {TLS}
 
     def test_what_it_says_itself_stays_also_for_destinations(self, others: Path) -> None:
-        with listener(others) as server:
+        with closing(Listener(others)) as server:
             tls = {"ssl_ca_certs": str(others), "ssl_check_hostname": False}
             app = self.app(f"redis://{LOGIN}:{server.port}/0", broker_use_ssl=tls)
             resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t", "confirm": "sent"}}))

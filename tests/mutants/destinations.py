@@ -103,7 +103,7 @@ FAULTS = [
         f"{T}/test_pubsub.py", "after a Celery time limit requests go on that nobody waits for"),
     Fault(f"{D}/pubsub/publisher.py", "            self.close()  # the next connection looks for credentials again\n",
         "            pass\n",
-        f"{T}/test_pubsub_credentials.py::test_a_key_that_was_replaced_is_found",
+        f"{T}/test_pubsub.py::test_a_key_that_was_replaced_is_found",
         "a key that was replaced is not found until the worker restarts"),
     Fault(f"{D}/service_bus/publisher.py", "        session_id=group if sessions else None,\n",
         "        session_id=None,\n", f"{T}/test_service_bus.py::TestSessionsAndPartitions",

@@ -8,6 +8,7 @@ import socket
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -44,6 +45,10 @@ class Counterpart(ProgramCounterpart):
     def certificate(self) -> Path:
         """With its key, at a place that stays when the server is stopped: clients know it."""
         return self_signed(Path(mkdtemp(prefix="outbox-azure-"), "certificate.pem"), "localhost")
+
+    def end(self) -> None:
+        super().end()
+        rmtree(self.certificate.parent)
 
     def url_on(self, port: int, place: str) -> str:
         return f"azureservicebus://{LOGIN}@localhost:{port}/{place}?ca_file={self.certificate}"

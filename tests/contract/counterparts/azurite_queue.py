@@ -13,7 +13,7 @@ from kombu.utils.json import loads
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
-from tests.contract.counterparts.redis_queue import Counterpart as RedisQueue
+from tests.contract.counterparts.valkey import RedisQueue
 from tests.contract.own_server import ChildCounterpart
 
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

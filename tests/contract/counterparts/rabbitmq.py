@@ -44,11 +44,10 @@ class Counterpart(ChildCounterpart):
         super().__init__()
         self._epmd_port, self._node_port = free_port(), free_port()
         self._epmd: Child | None = None
-        self._rests = False
 
     @classmethod
     def missing(cls) -> str | None:
-        found = (cls.root / SERVER).exists() and shutil.which("epmd") and shutil.which("erl_call")
+        found = (cls.root / SERVER).exists() and shutil.which("epmd")
         return None if found else "RabbitMQ is not installed (the Debian package rabbitmq-server)"
 
     def launch(self) -> Child:
@@ -65,31 +64,10 @@ class Counterpart(ChildCounterpart):
             return False
         return True
 
-    def start(self) -> None:
-        super().start()
-        if self._rests:
-            self._tell("start")
-            eventually(self.answers)
-
-    def stop(self) -> None:
-        """It ends in order, but for Erlang: to load all its code again takes six seconds of the processor's time."""
-        self._tell("stop")
-
-    def kill(self) -> None:
-        super().kill()
-        self._rests = False
-
     def end(self) -> None:
-        self.kill()
-        super().stop()
+        super().end()
         if self._epmd is not None:
             self._epmd.stop()
-
-    def _tell(self, what: str) -> None:
-        argv = ["erl_call", "-sname", "outbox@localhost", "-timeout", "120", "-a", f"rabbit {what}"]
-        with Child.start("erl_call", argv, env=self._env) as told:
-            assert told.wait(180) == 0, told.tail()
-        self._rests = what == "stop"
 
     def url(self, place: str) -> str:
         self.declare(place)
