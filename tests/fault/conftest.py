@@ -45,9 +45,6 @@ UNHURRIED = {"statement_timeout": 10, "send_timeout": 10}
 CALM = {**UNHURRIED, "queue_lease": 100}
 """No lease ends at all."""
 
-LONG = {"queue_lease": 100}
-"""Leases whose end no test waits for."""
-
 MANY = 400
 SLOW = {"singles": "all"}
 """The relay's settings for `slow_messages`."""

@@ -24,9 +24,7 @@ from tests.acceptance.nodes import Node, Relay, freeze
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import (
     CALM,
-    LONG,
     SLOW,
-    UNHURRIED,
     Here,
     check,
     destinations,
@@ -47,52 +45,41 @@ def flush(server: EmbeddedValkey) -> None:
         client.flushall()
 
 
-def test_what_the_broker_forgets_before_the_relay_starts_or_while_it_drains_is_claimed_again_and_loses_no_attempt(
-    relay: Relay, here: Here, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
-) -> None:
-    ids = rows.insert(10)
-    assert here.claim().singles == 10
-    flush(own_redis)
-    workers = [relay.publish(concurrency=2, **SLOW, **UNHURRIED), relay.claim(**SLOW, **UNHURRIED)]
-    relay.beat()
-    relay.ready()
-    drained(rows)
-    assert check(rows, stream, ids) == 0
-    assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
+class TestWhatTheBrokerForgets:
+    """It does not wait for its lease."""
 
-    ids += slow_messages(rows)
-    in_the_middle(stream)
-    flush(own_redis)
-    assert len(stream) < len(ids)
-    drained(rows)
-    ids += slow_messages(rows)
-    in_the_middle(stream)
-    own_redis.kill()
-    ids += rows.insert(100)  # the outage costs the application nothing
-    own_redis.start()
-    assert len(stream) < len(ids)
-    drained(rows)
-    assert check(rows, stream, ids) == 0
-    assert {row.attempts for row in rows.archived()} == {1}
-    assert all(worker.alive for worker in workers)
+    @pytest.fixture
+    def values(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, **CALM}
 
+    def test_before_the_relay_starts_or_while_it_drains_is_claimed_again_and_loses_no_attempt(
+        self, relay: Relay, here: Here, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
+    ) -> None:
+        ids = rows.insert(10)
+        assert here.claim().singles == 10
+        flush(own_redis)
+        workers = [relay.publish(concurrency=2, **SLOW), relay.claim(**SLOW)]
+        relay.beat()
+        relay.ready()
+        drained(rows, 80)
+        assert check(rows, stream, ids) == 0
+        assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
 
-def test_messages_whose_task_the_broker_lost_do_not_wait_for_their_lease(
-    relay: Relay, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
-) -> None:
-    only = {name: relay.values["destinations"][name] for name in ["orders"]}  # so no other needs room in the queue
-    relay.claim(singles="all", destinations=only, **LONG)
-    relay.beat(**LONG)
-    relay.ready()
-    ids = rows.insert(200)
-    eventually(lambda: all(row.lease for row in rows.hot()))
-    eventually(lambda: queued(own_redis))
-    flush(own_redis)
-    relay.publish(singles="all", destinations=only, **LONG)
-    relay.ready()
-    drained(rows, 80)
-    assert check(rows, stream, ids) == 0
-    assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
+        ids += slow_messages(rows)
+        in_the_middle(stream)
+        flush(own_redis)
+        assert len(stream) < len(ids)
+        drained(rows, 80)
+        ids += slow_messages(rows)
+        in_the_middle(stream)
+        own_redis.kill()
+        ids += rows.insert(100)  # the outage costs the application nothing
+        own_redis.start()
+        assert len(stream) < len(ids)
+        drained(rows, 80)
+        assert check(rows, stream, ids) == 0
+        assert {row.attempts for row in rows.archived()} == {1}
+        assert all(worker.alive for worker in workers)
 
 
 def test_the_single_worker_of_readme_delivers_what_was_written_by_sql(relay: Relay, rows: Rows, stream: Stream) -> None:

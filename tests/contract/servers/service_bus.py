@@ -45,7 +45,8 @@ TOKEN = "header.payload.signature"
 LARGEST = 262_144
 """Bytes of a message, or of a batch, as in the standard tier."""
 BATCH_FORMAT = 0x80013700
-WINDOW, CREDIT = 5000, 1000
+PLENTY = 2**31 - 1
+"""Of frames and of messages: a client is never told to wait."""
 
 deliveries: dict[str, list[list[bytes]]] = defaultdict(list)
 links: dict[str, set[tuple[Connection, int]]] = defaultdict(set)
@@ -76,9 +77,6 @@ class Connection:
         self.channel = 0
         self.allowed: set[str] = set()
         self.targets: dict[int, str] = {}
-        self.expected = 0
-        """The number of the next frame of a transfer, by which the client counts how many it may send."""
-        self.counts: dict[int, int] = defaultdict(int)
         self.parts: dict[int, tuple[list[Any], bytearray]] = {}
         self.answers, self.answered = 0, 0
         """The handle of the link on which `$cbs` answers, and how often it has."""
@@ -127,8 +125,7 @@ class Connection:
                 amqp.OpenFrame, container_id="service bus", max_frame_size=65_536, channel_max=99, idle_timeout=240_000
             )
         elif code == amqp.BeginFrame._code:  # type: ignore[attr-defined]
-            self.expected = values[1]
-            windows = {"incoming_window": WINDOW, "outgoing_window": WINDOW, "handle_max": 255}
+            windows = {"incoming_window": PLENTY, "outgoing_window": PLENTY, "handle_max": 255}
             self.write(amqp.BeginFrame, remote_channel=self.channel, next_outgoing_id=1, **windows)
         elif code == amqp.AttachFrame._code:  # type: ignore[attr-defined]
             self.attach(*values[:3], source=values[5], target=values[6])
@@ -163,14 +160,10 @@ class Connection:
         else:
             self.targets[handle] = place
             links[place].add((self, handle))
-            self.counts[handle] = 0
-            self.grant(handle)
-
-    def grant(self, handle: int) -> None:
-        self.write(
-            amqp.FlowFrame, next_incoming_id=self.expected, incoming_window=WINDOW, next_outgoing_id=1,
-            outgoing_window=WINDOW, handle=handle, delivery_count=self.counts[handle], link_credit=CREDIT,
-        )  # fmt: skip
+            self.write(
+                amqp.FlowFrame, next_incoming_id=0, incoming_window=PLENTY, next_outgoing_id=1,
+                outgoing_window=PLENTY, handle=handle, delivery_count=0, link_credit=PLENTY,
+            )  # fmt: skip
 
     def forget(self, handle: int) -> None:
         links[self.targets.pop(handle, "")].discard((self, handle))
@@ -179,7 +172,6 @@ class Connection:
     def transfer(self, values: list[Any]) -> None:
         """One frame of a delivery; only its first tells what it is."""
         handle, more = values[0], values[5]
-        self.expected += 1
         if handle not in self.targets:
             return  # sent before the client knew that its link had been ended
         first, data = self.parts.setdefault(handle, (values, bytearray()))
@@ -187,7 +179,6 @@ class Connection:
         if more:
             return
         del self.parts[handle]
-        self.counts[handle] += 1
         try:
             if self.delivered(self.targets[handle], first[3], bytes(data)):
                 self.settle(first[1], Accepted())
@@ -199,8 +190,6 @@ class Connection:
                 self.write(amqp.DetachFrame, handle=handle, closed=True, error=refused.error)
             else:
                 self.settle(first[1], Rejected(refused.error))
-        if handle in self.targets:
-            self.grant(handle)
 
     def settle(self, number: int, state: Any) -> None:
         self.write(amqp.DispositionFrame, role=True, first=number, last=number, settled=True, state=state)
