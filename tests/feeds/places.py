@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -119,10 +118,6 @@ class Place:
         """What is in the feed, by number."""
         with self.reader.connect() as connection:
             return list(connection.execute(text("SELECT * FROM outbox_feed ORDER BY number")).all())
-
-    def messages(self) -> list[dict[str, Any]]:
-        """The same as the relay reads it."""
-        return [{**json.loads(row.message), "id": str(row.id), "key": row.ordering_key} for row in self.rows()]
 
     def clear(self) -> None:
         """End what a test has left, and empty the tables."""

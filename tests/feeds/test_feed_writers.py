@@ -1,9 +1,8 @@
-"""`Outbox(feed=…)`: for every kind of session, exactly the committed messages are in the feed."""
+"""`Outbox(feed=…)`: exactly the committed messages are in the feed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -26,13 +25,10 @@ from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.store import Feeds
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.feeds.places import Place, made, place, woken_feeds
-from tests.integration.sessions import ASYNC, SYNC, Driver, driver
+from tests.integration.sessions import Driver, driver
 from tests.integration.test_sessions import PROGRAMS, perform
 
 __all__ = ["made", "place"]
-
-KINDS = [*SYNC, *(f"{kind} ours" for kind in ASYNC), "Django"]
-
 
 pytestmark = pytest.mark.parametrize("made", ["sqlite", "postgresql", "mysql"], indirect=True)
 
@@ -42,16 +38,11 @@ def outbox(settings: MakeSettings) -> Outbox:
     return Outbox(settings(nudge=False), feed="eu")
 
 
-@contextmanager
-def opened(kind: str, place: Place, outbox: Outbox) -> Iterator[Driver]:
-    django = place.django() if kind == "Django" else None
-    with driver(kind, outbox, place.engine, django, place.asynchronous()) as made:
-        yield made
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["Session", "AsyncSession ours", "Django"])
 def driven(request: pytest.FixtureRequest, place: Place, outbox: Outbox) -> Iterator[Driver]:
-    with opened(request.param, place, outbox) as made:
+    """One of each way to run a statement: integration/test_sessions.py has the other sessions."""
+    django = place.django() if request.param == "Django" else None
+    with driver(request.param, outbox, place.engine, django, place.asynchronous()) as made:
         yield made
 
 
@@ -112,15 +103,6 @@ class TestTheRow:
         own = ("seq", "id", "created_at", "locked_until")
         shown = [{name: value for name, value in row._mapping.items() if name not in own} for row in rows.shown()]
         assert shown[:5] == shown[5:]
-
-    def test_an_event_with_several_destinations_has_a_row_for_each(self, place: Place, settings: MakeSettings) -> None:
-        places = {name: {"url": "redis+stream://localhost:1/1/x"} for name in ("a", "b")}
-        outbox = Outbox(settings(nudge=False, destinations=places), feed="eu")
-        with Session(place.engine) as session, session.begin():
-            id = outbox.publish(session, "order.created", {}, to=["a", "b"], key="k")
-        one, two = place.messages()
-        assert (one["destination"], two["destination"], one["key"], two["key"]) == ("a", "b", "k", "k")
-        assert one["id"] == str(id) != two["id"]
 
 
 class TestTheTable:

@@ -36,7 +36,7 @@ def message(number: int, payload: bytes = LARGE) -> LeasedMessage:
     )
 
 
-def opened(url: str, timeout: float = 5) -> Storage:
+def opened(url: str, timeout: float = 5) -> Any:
     return Storage(Destination(name="orders", url="a://b", max_bytes=10, claim_check=url), timeout)
 
 
@@ -76,7 +76,7 @@ class TestWhatIsStored:
         assert check.store(small) == small
         assert check._opened.made is None
         messages = [message(n, LARGE + b"%d" % n if n % 3 else b"small") for n in range(30)]
-        stored = [entry for entry in check.store(messages) if isinstance(entry, LeasedMessage)]
+        stored = check.store(messages)
         assert [entry.id for entry in stored] == [m.id for m in messages]
         for sent, original in zip(stored, messages, strict=True):
             assert sent.content_type == "application/json"
@@ -93,8 +93,6 @@ class TestWhatIsStored:
         with (tmp_path / "id-1").open("rb") as reader:
             [second] = check.store([message(1)])
             assert reader.read() == LARGE  # who reads the first delivery is not disturbed
-        assert isinstance(first, LeasedMessage)
-        assert isinstance(second, LeasedMessage)
         assert first.dataref == second.dataref
         assert (tmp_path / "id-1").stat().st_ino != before
         assert [path.name for path in tmp_path.iterdir()] == ["id-1"]
@@ -107,12 +105,10 @@ class TestTrouble:
 
         monkeypatch.setattr("os.fsync", full)
         [failed] = opened(f"file://{tmp_path}").store([message(1)])
-        assert isinstance(failed, Outcome)
         assert "message id-1 (11 bytes) could not be stored in file://" in str(failed.error)
         assert "No space left" in str(failed.error)
         assert list(tmp_path.iterdir()) == []
         [failed] = opened(f"file://{tmp_path / 'missing'}").store([message(1)])
-        assert isinstance(failed, Outcome)
         assert not (tmp_path / "missing").exists(), "that would hide that a file system is not mounted"
 
     def test_one_that_hangs_ends_in_time_and_leaves_one_thread(self, trouble: type[Trouble]) -> None:
@@ -123,10 +119,9 @@ class TestTrouble:
             started = time.monotonic()
             late, unasked, small = check.store([message(1), message(2), message(3, b"small")])
             assert time.monotonic() - started < 1
-            assert isinstance(late, Outcome)
             assert isinstance(unasked, Outcome)
             assert "no answer within 0.4 s" in str(late.error)
-            assert small.id == "id-3"  # type: ignore[union-attr]
+            assert small.id == "id-3"
             assert threading.active_count() == before + 1
         hanging.set()
         eventually(lambda: threading.active_count() == before)
@@ -162,7 +157,6 @@ class TestCredentials:
     def test_are_in_no_error(self, trouble: type[Trouble]) -> None:
         trouble.does["id-1"] = OSError("trouble://ada:s3cr/t@bucket and s3cr%2Ft")
         [failed] = opened("trouble://ada:s3cr%2Ft@bucket").store([message(1)])
-        assert isinstance(failed, Outcome)
         assert "s3cr" not in str(failed.error)
         assert "ada:***@bucket and ***" in str(failed.error)
 
