@@ -64,11 +64,6 @@ def test_a_message_that_is_delivered_twice_is_one_parcel(shop: httpx.Client, pro
     assert len(stream) == project.counts("parcels")[0] + 1
 
 
-def test_what_is_no_order_is_refused(shop: httpx.Client) -> None:
-    assert shop.post("/orders", json={"product": "chair", "quantity": 0}).status_code == 422
-    assert shop.get("/orders/0").status_code == 404
-
-
 def test_the_page_is_for_staff_who_have_signed_in(shop: httpx.Client) -> None:
     assert shop.get("/outbox/").status_code == 403
     assert shop.post("/login", json={"name": "anna", "password": "wrong"}).status_code == 401

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,10 +14,10 @@ import redis
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.conftest import eventually
 from tests.examples.conftest import Project
-from tests.examples.templates import adopt, generate, install, python, repository
+from tests.examples.templates import adopt, install, python, repository
 from tests.postgres_servers import OtherPostgres
 
-NAME = "fastapi/full-stack-fastapi-template"
+NAME, TAG = "fastapi/full-stack-fastapi-template", "0.12.0"
 pytestmark = pytest.mark.timeout(900)  # it fetches what the template needs
 PASSWORD = "a password of the first superuser"
 
@@ -34,19 +33,12 @@ def postgres_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["0.10.0", "0.12.0"])
-def project(
-    request: pytest.FixtureRequest, tmp_path: Path, database: str, own_redis: EmbeddedValkey
-) -> Iterator[Project]:
-    """Its backend with an outbox. Since 0.11 it has no generator: a project is a clone."""
-    tag, url = request.param, urlsplit(database)
-    source = repository(NAME, tag)
-    chosen = sys.executable if tag == "0.10.0" else python("3.14")
-    if tag == "0.10.0":
-        copy = ("copier", "copy", "--defaults", "--trust", "--quiet", "--vcs-ref", tag, f"git+{source}", "site")
-        generate(tmp_path, chosen, "copier", *copy)
-    else:
-        Project(tmp_path, tmp_path, {}).run("git", "clone", "--quiet", "--depth", "1", "--branch", tag, source, "site")
+@pytest.fixture
+def project(tmp_path: Path, database: str, own_redis: EmbeddedValkey) -> Iterator[Project]:
+    """Its backend with an outbox: a project is a clone."""
+    url, chosen = urlsplit(database), python("3.14")
+    clone = ("git", "clone", "--quiet", "--depth", "1", "--branch", TAG, repository(NAME, TAG), "site")
+    Project(tmp_path, tmp_path, {}).run(*clone)
     adopt(tmp_path / "site", "The full-stack FastAPI template", redis=urlsplit(own_redis.url).netloc)
     env = {
         "OUTBOX_DATABASE_URL": database, "DATABASE_URL": database, "POSTGRES_SERVER": str(url.hostname),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64decode
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -12,10 +13,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
-from outbox_tasks.model import FIRST_TIME, LAST_TIME, MAX_HEADER_BYTES, Message, sibling
+from outbox_tasks.model import FIRST_TIME, LAST_TIME, MAX_HEADER_BYTES, Message, sibling, uuid7
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.rows import LONGEST_DELAY, rows
 
@@ -161,3 +164,15 @@ def test_text_and_bytes_stay_what_they_are(payload: Any, column: str, content_ty
 def test_a_destination_is_named_once() -> None:
     with pytest.raises(InvalidMessage, match="names a destination twice"):
         rows(Message("a", 1, to=["orders", "orders"]), SETTINGS)
+
+
+@given(st.lists(st.integers(0, (1 << 48) - 1), min_size=2, max_size=20, unique=True))
+def test_ids_sort_by_the_millisecond_they_were_made_in(moments: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        ids = []
+        for moment in moments:
+            patch.setattr(time, "time_ns", lambda moment=moment: moment * 1_000_000 + 999_999)
+            ids.append(uuid7())
+    assert {made.version for made in ids} == {7}
+    assert [made.int >> 80 for made in ids] == moments
+    assert sorted(ids) == [made for _, made in sorted(zip(moments, ids, strict=True))]

@@ -1,4 +1,4 @@
-"""The soak's plan, and its verdict on records in which something is wrong."""
+"""The soak's plan, and its verdict on records in which something is wrong. And the benches can be started."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
+import bench.__main__
+from bench.report import NAMES
 from lab.__main__ import main
 from lab.soak import run
 from lab.soak.faults import KINDS
@@ -138,3 +141,11 @@ def test_a_failure_ends_with_1_and_says_how_to_repeat_it_and_where_everything_is
     assert told["recoveries"]["broker_silent"]["faults"] == 1
     wrong = CliRunner().invoke(main, ["soak", "--only", "earthquake"])
     assert (wrong.exit_code, "no such kind: earthquake. There are child_killed," in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_bench_has_the_options_of_its_trial(name: str) -> None:
+    benches = bench.__main__.main
+    command = benches.get_command(click.Context(benches), name)
+    assert command is not None
+    command.make_context(name, [*bench.__main__.QUICK[name], "--json"])
