@@ -22,7 +22,6 @@ def page(tmp_path: Path, postgres_url: str) -> Page:
         (Block("python", "1 / 0\n", 7), r'"page\.md", line 7.*ZeroDivisionError'),
         (Block("sh", "true\nfalse\ntrue\n", 7), r"page\.md:7: exit code 1"),
         (Block("sh", "celery -A nowhere worker\n", 7), r"page\.md:7: .* has ended with"),
-        (Block("sql", "SELECT 1/0\n", 7), "division by zero"),
         (Block("toml", "no_such_setting = 1\n", 7), r"page\.md:7: Setting no_such_setting"),
         (Block("sql", "SELEC 1\n", 7, not_run="why"), r"page\.md:7: syntax error"),
     ],
