@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ClauseElement, Connection, Engine, Row, func, literal, select, text
+from sqlalchemy import ClauseElement, Connection, Engine, MetaData, Row, Table, func, literal, select, text
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql import ColumnElement, quoted_name
 
 from outbox_tasks.database.schema import quoted
-from tests.tables import Tables
 
 COLUMNS = """
   seq bigint, id uuid DEFAULT {s}.outbox_uuid7(), created_at timestamptz DEFAULT clock_timestamp(),
@@ -107,6 +107,34 @@ LEFT JOIN LATERAL (SELECT d.seq FROM {s}.outbox_dead d
 WHERE owner.token IS NOT NULL OR head.seq IS NOT NULL OR dead.seq IS NOT NULL
 ON CONFLICT (destination, key) DO UPDATE SET token = excluded.token, due = excluded.due, more = true, first = 0"""
 """The rows of the busy keys among the messages."""
+
+
+NAMES = {"messages": "outbox_at_work"}
+"""Where an attribute is not the name of its table without `outbox_`."""
+
+
+class Tables:
+    """Those in one schema: `tables.audit` is `outbox_audit`, `tables.messages` the view of messages at work."""
+
+    def __init__(self, engine: Engine, schema: str | None) -> None:
+        self._engine, self._schema = engine, schema
+
+    def __getattr__(self, name: str) -> Table:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        schema = self._schema and quoted_name(self._schema, True)
+        return _table(self._engine, NAMES.get(name, f"outbox_{name}"), schema)
+
+
+_columns: dict[str, Table] = {}
+"""Each table as it was first read: all schemas have the same."""
+
+
+@cache
+def _table(engine: Engine, name: str, schema: str | None) -> Table:
+    if name not in _columns:
+        _columns[name] = Table(name, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
+    return _columns[name].to_metadata(MetaData(), schema=schema)
 
 
 def insert(connection: Connection, schema: str, count: int, columns: dict[str, Any]) -> list[str]:

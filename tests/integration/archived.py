@@ -9,8 +9,7 @@ from sqlalchemy import Engine, func, literal, literal_column, select, text
 
 from outbox_tasks.operating.retention import Maintained, alone, trim
 from outbox_tasks.relay.store import Store
-from tests.rows import insert
-from tests.tables import Tables
+from tests.rows import Tables, insert
 
 MONTH = 30
 """Days ago: longer than anything is kept here."""

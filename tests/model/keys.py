@@ -157,13 +157,11 @@ class Keys(Changes):
             yield self._done(state, take, run, fresh, ready, Write(key), told)
         elif take.key is not None:
             may = self.may_lock_key(state, take)
-            if self.waits_for_key() and state.locks_key(but=take):
-                yield Step("the take waits for the key's row", state, hurt=WAITS if users_lock(state) else None)
-            elif not may or state.key is None or not fresh:
+            if not may or state.key is None or not fresh:
                 yield self._done(state, take, [], [], ready, None, "the take stays away from the busy key")
             else:
                 told = f"the take moves {names(fresh)} aside"
-                yield self._done(state, take, [], fresh, ready, Write(self.noted(take, state.key)), told)
+                yield self._done(state, take, [], fresh, ready, Write(state.key._replace(more=True)), told)
                 if take.key.leased:
                     yield self._done(state, take, [], [], ready, None, "the take leaves the rest to the drain at work")
         elif not fresh:
@@ -225,14 +223,6 @@ class Keys(Changes):
 
     def may_lock_key(self, state: State, take: Take) -> bool:
         return not take.gone and not state.locks_key(but=take)
-
-    def waits_for_key(self) -> bool:
-        """Whether it waits for a key's row that another has locked. It skips it."""
-        return False
-
-    def noted(self, take: Take, key: Key) -> Key:
-        """What it makes of the newest version of a busy key's row, if it moves messages aside."""
-        return key._replace(more=True)
 
     def _done(
         self,

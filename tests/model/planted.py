@@ -61,22 +61,6 @@ class TakePassesALockedRow(Keys):
         return [n for n in numbers if n in take.locked]
 
 
-@planted(WAITS, **SCHEDULED)
-class TakeWaitsForTheKey(Keys):
-    """A take waits for the row of a busy key that another has locked."""
-
-    def waits_for_key(self) -> bool:
-        return True
-
-
-@planted(ENDS, verbs=RELAY | {"retry"})
-class MoreOfAnOldVersion(Keys):
-    """A take sets `more` only in the version of the row that its snapshot shows, as a join by `ctid` does."""
-
-    def noted(self, take: Take, key: Key) -> Key:
-        return super().noted(take, key) if key == take.key else key
-
-
 @planted(OVERTAKEN)
 class ReadsOnAfterWhatStayed(Keys):
     """A take reads on after messages that it left in `ready`."""

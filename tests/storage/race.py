@@ -26,10 +26,6 @@ class Transaction(NamedTuple):
     rolled_back: bool = False
 
 
-class Died(BaseException):
-    """A worker that is killed."""
-
-
 def end_waits(box: Box) -> None:
     """All that waits for its time is due."""
     box.connection.execute("UPDATE outbox_waiting SET due = now()")
@@ -45,7 +41,7 @@ def race(
     others: Sequence[Callable[[], None]] = (),
 ) -> int:
     """Run a writer for each plan, and a drain for each storage, until all that was committed is in the journal. Returns
-    how much that is. Waits end at once; what a drain that dies has leased runs out. `others` run meanwhile, again and
+    how much that is. Waits end at once. `others` run meanwhile, again and
     again."""
     over = threading.Event()
 
@@ -65,12 +61,8 @@ def race(
 
     def relay(storage: Store) -> None:
         while not over.is_set():
-            try:
-                storage.claims.keep_house()  # as each claim does
-                drain(storage, {"orders": destination}, "orders", Listener())  # type: ignore[dict-item]
-            except Died:
-                with psycopg.connect(box.url) as connection:
-                    connection.execute(f"UPDATE {box.schema}.outbox_leases SET locked_until = now()")
+            storage.claims.keep_house()  # as each claim does
+            drain(storage, {"orders": destination}, "orders", Listener())  # type: ignore[dict-item]
 
     def again_and_again(other: Callable[[], None]) -> None:
         while not over.is_set():

@@ -10,8 +10,8 @@ import pytest
 
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import NotInstalled
-from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay.send import send_in_order
+from outbox_tasks.model import LeasedMessage, Outcome, Result, Step
+from outbox_tasks.relay.send import send, send_in_order
 from outbox_tasks.settings import Settings
 from tests.contract.messages import message, results
 
@@ -111,3 +111,27 @@ def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:
     assert [(outcome.result, outcome.code) for outcome in outcomes] == [
         (Result.RETRY, "unknown_destination"), (Result.BEHIND, None),
     ]  # fmt: skip
+
+
+def steps(messages: Sequence[LeasedMessage], publisher: Answering, **destination: Any) -> list[Step]:
+    """What becomes of a batch."""
+    return [
+        verdict.step for verdict in send(settings(destination=destination), {"orders": publisher}, "orders", messages)
+    ]
+
+
+def test_of_a_batch_only_what_has_failed_before_is_replaced_by_a_newer_message() -> None:
+    batch = [message(n, key=key, latest=n != 4, attempts=attempts)
+             for n, (key, attempts) in enumerate([("a", 2), ("a", 1), ("b", 1), ("a", 1), ("b", 2)], 1)]  # fmt: skip
+    publisher = Answering()
+    assert steps(batch, publisher) == [Step.DISCARDED, Step.SENT, Step.SENT, Step.SENT, Step.SENT]
+    assert sorted(n for call in publisher.calls for n in call) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("on_dead", "second"), [("block", Step.BEHIND), ("skip", Step.SENT)])
+def test_what_must_not_be_sent_stops_its_key_alone(on_dead: str, second: Step) -> None:
+    batch = [message(1, key="a", age=99.0), message(2, key="a"), message(3), message(4, age=99.0), message(5)]
+    publisher = Answering()
+    expected = [Step.DEAD, second, Step.SENT, Step.DEAD, Step.SENT]
+    assert steps(batch, publisher, on_dead=on_dead, max_age=50) == expected
+    assert sorted(n for call in publisher.calls for n in call) == [*([2] if second is Step.SENT else []), 3, 5]

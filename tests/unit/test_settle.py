@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
-from outbox_tasks.model import LeasedMessage, Outcome, Step, Verdict
+from outbox_tasks.model import LeasedMessage, Step, Verdict
 from outbox_tasks.relay import settle as module
-from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.settings import Settings
 from tests.contract.messages import message
@@ -166,38 +165,3 @@ def test_the_listener_hears_all_in_its_order() -> None:
     lost = Told()
     settled(Tables(ours=lambda seq: False), *verdicts(Step.DEAD), listener=lost)
     assert lost.facts[1:] == [("done", [Step.STALE], 10)]  # somebody else decides whether it is dead
-
-
-class Publisher:
-    def __init__(self, outcome: Outcome | None = None) -> None:
-        self.outcome, self.sent = outcome or Outcome.sent(), []  # type: ignore[var-annotated]
-
-    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        self.sent += [message.seq for message in messages]
-        return [self.outcome] * len(messages)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def steps(messages: Sequence[LeasedMessage], publisher: Publisher, **destination: Any) -> list[Step]:
-    """What becomes of a batch."""
-    settings = Settings(destinations={"orders": {"url": "a://b", **destination}})
-    return [verdict.step for verdict in send(settings, {"orders": publisher}, "orders", messages)]
-
-
-def test_of_a_batch_only_what_has_failed_before_is_replaced_by_a_newer_message() -> None:
-    batch = [message(n, key=key, latest=n != 4, attempts=attempts)
-             for n, (key, attempts) in enumerate([("a", 2), ("a", 1), ("b", 1), ("a", 1), ("b", 2)], 1)]  # fmt: skip
-    publisher = Publisher()
-    assert steps(batch, publisher) == [Step.DISCARDED, Step.SENT, Step.SENT, Step.SENT, Step.SENT]
-    assert publisher.sent == [2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(("on_dead", "second"), [("block", Step.BEHIND), ("skip", Step.SENT)])
-def test_what_must_not_be_sent_stops_its_key_alone(on_dead: str, second: Step) -> None:
-    batch = [message(1, key="a", age=99.0), message(2, key="a"), message(3), message(4, age=99.0), message(5)]
-    publisher = Publisher()
-    expected = [Step.DEAD, second, Step.SENT, Step.DEAD, Step.SENT]
-    assert steps(batch, publisher, on_dead=on_dead, max_age=50) == expected
-    assert sorted(publisher.sent) == [*([2] if second is Step.SENT else []), 3, 5]
