@@ -72,7 +72,7 @@ class Satellite:
         return {}
 
     def feeds(self, database: Any) -> Sequence[Any]:
-        """What people see of the places from which it copies: see `operating.feed_state.FeedState`."""
+        """What people see of the places from which it copies: see `operating.overview.FeedState`."""
         return ()
 
 

@@ -11,8 +11,9 @@ import click
 
 from outbox_tasks.archive.replay import Replay
 from outbox_tasks.cli.shared.acts import check_choice, do
-from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate
+from outbox_tasks.cli.shared.options import ActOptions, act_options, filter_options, limit_and_rate
 from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating.messages.filters import as_filter
 from outbox_tasks.operating.messages.find import ARCHIVED
 from outbox_tasks.operating.messages.preview import Choice
 

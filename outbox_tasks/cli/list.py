@@ -12,9 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
+from outbox_tasks.cli.shared.options import filter_options, limit_option
 from outbox_tasks.cli.shared.output import ago, answer, cell, json_option, listed, remark, table
 from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating.messages.filters import as_filter
 from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, GROUPS_AT_MOST, STATES, Filter, Lookup
 from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.operating.messages.life import error_of

@@ -13,14 +13,13 @@ from outbox_tasks.cli.shared.acts import check_choice, do
 from outbox_tasks.cli.shared.options import (
     ActOptions,
     act_options,
-    as_filter,
     filter_options,
     limit_and_rate,
     together,
 )  # fmt: skip
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.acts import Action
-from outbox_tasks.operating.messages.filters import CHANGEABLE, for_act
+from outbox_tasks.operating.messages.filters import CHANGEABLE, as_filter, for_act
 from outbox_tasks.operating.messages.preview import Choice
 
 choice_options = together(

@@ -12,7 +12,7 @@ from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.feeds.bridge import bridge_all
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.operating.feed_state import FeedState
+from outbox_tasks.operating.overview import FeedState
 from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import one_line
 

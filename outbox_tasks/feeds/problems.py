@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.feeds.feed_list import FeedList
-from outbox_tasks.operating.feed_state import FeedState
+from outbox_tasks.operating.overview import FeedState
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones
 from outbox_tasks.operating.problems.site import Check, Problems, Site
 from outbox_tasks.text import shell_line, span

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.feed_state import FeedState
+from outbox_tasks.operating.overview import FeedState
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings.pipe import USUAL_STATEMENT_SECONDS
 

@@ -1,4 +1,4 @@
-"""The state of an outbox's destinations: how many messages are in each state, and how the sends go.
+"""The state of an outbox's destinations and feeds: how many messages are in each state, and how the sends go.
 
 It is read from the database alone, in a few round trips. Their cost does not grow with the tables.
 """
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from outbox_tasks.database import activity
 from outbox_tasks.database.connection import Database
 from outbox_tasks.relay.store import Store
-from outbox_tasks.text import one_line
+from outbox_tasks.text import one_line, span
 
 COUNTED_EXACTLY = 1_000
 """Messages of a destination and state are counted up to this, and estimated beyond it."""
@@ -248,3 +248,31 @@ def error_of_circuit(code: str | None, text: str | None) -> str:
     destination has answered, and an answer may quote the message; this is also shown to people who may not read
     messages, in logs and at webhooks."""
     return one_line(f"{code}: {text}" if code in ("connection", "timeout") else str(code))
+
+
+class FeedState(NamedTuple):
+    """What people see of a feed. Ages are in seconds."""
+
+    name: str
+    holder: str | None
+    copied: int
+    """Rows, in all."""
+    waiting: int
+    """Rows at the source, as of the last run; counted to 10,000."""
+    age: float
+    """Of the oldest of them."""
+    failures: int
+    """Runs in a row that failed."""
+    error: str | None
+    looked: float | None
+    """Since it was last read."""
+    not_before: float | None
+    """Until the next run may begin: its source fails, or its rate allows no more."""
+    failing: float | None
+    """Since it began to fail."""
+
+    def state(self, stale_after: float) -> str:
+        """How it is, in words."""
+        if self.failing is not None:
+            return f"fails for {span(self.failing)}"
+        return "overdue" if self.age > stale_after else "in service"

@@ -8,9 +8,8 @@ from typing import Any
 
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating import overview
-from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.heartbeats import Heartbeats
-from outbox_tasks.operating.overview import Destinations, DestinationStatus
+from outbox_tasks.operating.overview import Destinations, DestinationStatus, FeedState
 from outbox_tasks.operating.problems import Connections, Examination, Site, look
 from outbox_tasks.operating.problems.answers import Silence
 from outbox_tasks.settings import DRAIN_QUEUE, PUBLISH_QUEUE

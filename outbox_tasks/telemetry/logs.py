@@ -19,7 +19,7 @@ from celery import Celery, current_task, signals
 from celery.app.log import Logging
 from celery.utils.log import ColorFormatter
 
-from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, TASKS
+from outbox_tasks.broker.names import PUBLISH_TASK, TASKS
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.text import json_line, one_line, printable, without_secrets
 
@@ -80,8 +80,7 @@ class RelayLogging(Logging):  # type: ignore[misc]
         for name in CLIENTS:
             client = logging.getLogger(name)
             client.setLevel(max(client.level, logging.WARNING))
-        for name in CELERYS:
-            logging.getLogger(name).addFilter(_quieten)
+        quieten()
         return receivers
 
     def setup_handlers(self, logger: Any, *arguments: Any, formatter: Any = ColorFormatter, **options: Any) -> Any:
@@ -90,10 +89,10 @@ class RelayLogging(Logging):  # type: ignore[misc]
         return super().setup_handlers(logger, *arguments, formatter=kind, **options)
 
 
-def quieten_claims() -> None:
-    """Keep Celery's lines on claims, three a second, out of the log of an application's processes."""
+def quieten() -> None:
+    """Keep Celery's lines on the relay's tasks, some in each second, out of the log if ours say the same."""
     for name in CELERYS:
-        logging.getLogger(name).addFilter(_quieten_claims)
+        logging.getLogger(name).addFilter(_quieten)
 
 
 def set_up(app: Celery) -> None:
@@ -131,26 +130,20 @@ def _write_json_early() -> None:
 def _quieten(record: logging.LogRecord) -> bool:
     """Lower Celery's lines on the relay's tasks to DEBUG if ours say the same. Its lines on a single message that is
     received, is retried, or fails stay as they are."""
-    return not _is_routine(record, TASKS) or _lowered(record)
-
-
-def _quieten_claims(record: logging.LogRecord) -> bool:
-    return not _is_routine(record, (CLAIM_TASK,)) or _lowered(record)
-
-
-def _lowered(record: logging.LogRecord) -> bool:
+    if not _is_routine(record):
+        return True
     record.levelno, record.levelname = logging.DEBUG, "DEBUG"
     return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
-def _is_routine(record: logging.LogRecord, tasks: Sequence[str]) -> bool:
+def _is_routine(record: logging.LogRecord) -> bool:
     if record.levelno != logging.INFO:
         return False
     if record.name == "celery.beat":
-        return isinstance(record.args, tuple) and record.args[-1:] in [(task,) for task in tasks]
+        return isinstance(record.args, tuple) and record.args[-1:] in [(task,) for task in TASKS]
     data = getattr(record, "data", {})
-    if data.get("name") != PUBLISH_TASK or PUBLISH_TASK not in tasks:
-        return data.get("name") in tasks
+    if data.get("name") != PUBLISH_TASK:
+        return data.get("name") in TASKS
     return "return_value" in data or str(data.get("exc", "")).startswith("DeadLetter")
 
 

@@ -13,9 +13,9 @@ from outbox_tasks.satellites import Satellite
 
 class Telemetry(Satellite):
     def install(self, app: Any, settings: Any) -> None:
-        from outbox_tasks.telemetry.logs import quieten_claims
+        from outbox_tasks.telemetry.logs import quieten
 
-        quieten_claims()
+        quieten()
 
     def own_app(self, app: Any) -> None:
         from outbox_tasks.telemetry.logs import set_up

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -12,7 +13,6 @@ from outbox_tasks.operating import audit, status
 from outbox_tasks.operating.overview import Course, courses
 from outbox_tasks.operating.problems import Problem, sends
 from outbox_tasks.operating.status import Status
-from outbox_tasks.web.charts import Chart
 from outbox_tasks.web.visit import Visit
 
 STATUS = "status"
@@ -39,6 +39,34 @@ def status_of(visit: Visit) -> Status:
     if visit.settings.destinations and not known.destinations:
         raise HTTPException(503, known.examination.problems[0].fact)
     return known
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A course, to be drawn: so wide for each span of time, and so high for the highest column. What failed is on top
+    of what was sent. `kit.html` draws it as SVG without styles: the page allows none in elements."""
+
+    course: Course
+    hours: int
+    step: int = 8
+    height: int = 160
+
+    @property
+    def highest(self) -> int:
+        """How many sends the highest column stands for."""
+        return max(map(sum, zip(self.course.sent, self.course.failed, strict=True)), default=0)
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """The paths of the columns, by class. Each count above zero is high enough to be seen."""
+        paths, highest = {"sent": "", "failed": ""}, self.highest
+        for place, counts in enumerate(zip(self.course.sent, self.course.failed, strict=True)):
+            sent, failed = (max(2, round(count * self.height / highest)) if count else 0 for count in counts)
+            sent = min(sent, self.height - failed)
+            for kind, high, below in (("sent", sent, 0), ("failed", failed, sent)):
+                if high:
+                    paths[kind] += f"M{place * self.step} {self.height - below}v-{high}h{self.step - 1}v{high}z"
+        return paths
 
 
 def small_charts(visit: Visit, names: Iterable[str]) -> Mapping[str, Chart]:

@@ -11,13 +11,11 @@ from outbox_tasks.web.access import Role
 from outbox_tasks.web.pages import (
     act,
     archive,
-    audit,
     destinations,
     doctor,
     errors,
     message,
     messages,
-    search,
     start,
 )
 from outbox_tasks.web.visit import Visit
@@ -52,13 +50,13 @@ ROUTES = [
     Route("POST", "/acts/{entry:path}/stop", ACT, act.stop),
     Route("GET", "/acts/{entry:path}", LOOK, act.show),
     Route("GET", "/messages", LOOK, messages.messages, "Messages"),
-    Route("GET", "/search", LOOK, search.results),
+    Route("GET", "/search", LOOK, messages.results),
     Route("GET", "/messages/{id:path}/payload", PAYLOAD, message.payload),
     Route("GET", "/messages/{id:path}", LOOK, message.message),
     Route("GET", "/keys", LOOK, errors.keys, "Keys"),
     Route("GET", "/workers", LOOK, start.workers, "Workers"),
     Route("GET", "/archive", LOOK, archive.archive, "Archive"),
-    Route("GET", "/audit", LOOK, audit.audit, "Audit"),
+    Route("GET", "/audit", LOOK, act.latest, "Audit"),
     Route("GET", "/doctor", LOOK, doctor.doctor, "Doctor", without_tables=True),
 ]
 

@@ -180,7 +180,7 @@ class TestMessage:
         assert answer.headers["Content-Type"] == "application/octet-stream"
         assert answer.headers["Content-Disposition"] == f'attachment; filename="{id}.bin"'
         html = browser.read(f"/messages/{id}")
-        assert "1,280,000 bytes, not text" in html
+        assert "1,280,000 bytes, too large to be shown" in html
 
     def test_that_does_not_exist_is_not_found(self, visit: Visit) -> None:
         browser = visit()

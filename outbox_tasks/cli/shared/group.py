@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from outbox_tasks.cli.shared.output import JSON, echo_json
-from outbox_tasks.errors import OutboxError
+from outbox_tasks.errors import InvalidFilter, OutboxError
 from outbox_tasks.satellites import satellites
 from outbox_tasks.text import printable
 
@@ -29,6 +29,8 @@ class Plain(click.Group):
             return super().invoke(ctx)
         except click.UsageError:
             raise
+        except InvalidFilter as error:
+            raise click.UsageError(error.reason) from None
         except (OutboxError, click.ClickException) as error:
             message = error.message if isinstance(error, click.ClickException) else str(error)
             if ctx.meta.get(JSON):

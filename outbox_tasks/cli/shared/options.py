@@ -13,7 +13,6 @@ import click
 from outbox_tasks.cli.shared.output import answer, json_option, wants_json
 from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.operating.messages import filters
-from outbox_tasks.operating.messages.find import Filter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,14 +53,6 @@ who_option = click.option(
 )
 
 who_and_why = together(click.option("--why", help="Why it is done, for the audit."), who_option)
-
-
-def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **values: Any) -> Filter:
-    """The filter that the options make."""
-    try:
-        return filters.as_filter(states, error, group, **values)
-    except InvalidFilter as error:
-        raise click.UsageError(error.reason) from None
 
 
 def limit_option(default: int, most: int | None = None) -> Callable[[F], F]:

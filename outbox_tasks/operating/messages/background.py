@@ -78,7 +78,7 @@ class Runner:
         `ActConflict` if that was another act.
 
         `until`: only messages that were there, or dead, by then; now, if it is not given. `total`: how many there are.
-        `more`: what an act of a satellite also needs, see `AddedChoice.facts`. `wake`: this
+        `more`: what an act of a satellite also needs, see `Choice.added`. `wake`: this
         process's thread runs it; else see `follow`.
         """
         facts: dict[str, Any] = {"named": len(ids)} if len(ids) > 1 else {} if ids else wanted.facts

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages import waits
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter
 
 SENDS = ("redrive", "try", "replay")
 """Acts after which messages are due."""
-
-
-class AddedChoice(Protocol):
-    """Which messages an act of a satellite is for, such as a replay."""
-
-    @property
-    def to(self) -> str | None:
-        """Another destination than that of each message."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What is not in the filter, for the audit."""
-
-    def planned(self, database: Database) -> Plan:
-        """Counts the messages. Raises the satellite's errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +24,9 @@ class Choice:
     action: Action
     wanted: Filter
     ids: Sequence[UUID] = ()
-    added: AddedChoice | None = None
-    """Of an act that a satellite adds."""
+    added: Any = None
+    """Of an act that a satellite adds, such as a replay: `planned(database)` counts the messages, `to` is another
+    destination, and `facts` are for the audit."""
 
     @property
     def tries_destination(self) -> bool:
@@ -70,11 +55,7 @@ class Preview:
         return self.plan is not None and self.plan.more
 
 
-def preview(
-    database: Database,
-    choice: Choice,
-    seconds: float = inf,
-) -> Preview:
+def preview(database: Database, choice: Choice, seconds: float = inf) -> Preview:
     """Look at the messages of a choice. `seconds`: see `Operator.plan`."""
     result = Preview()
     if choice.added is not None:
@@ -97,22 +78,11 @@ def preview(
     paused = {row.name for row in database.ask("traffic/states.sql") if row.state == "paused"} if closed else set()
     tries = choice.tries_destination and bool(closed.keys() & destinations - paused)
     result.empty = not (result.count or tries or (choice.ids and result.plan is None))
-    for number, name in enumerate(sorted(destinations) if choice.action in SENDS else ()):
+    for name in sorted(destinations) if choice.action in SENDS else ():
         if name not in database.settings.destinations:
             result.remarks.append(f"{name!r} is not configured here: its messages would be dead again in an hour.")
         elif name in closed and tries and name not in paused:
             result.remarks.append(f"{closed[name].because}. One message would try it at once.")
         elif name in closed:
             result.remarks.append(f"These messages would wait: {closed[name]}")
-        elif number < 5:  # of so many it is looked up
-            result.remarks += _refuses(database, name)
     return result
-
-
-def _refuses(database: Database, name: str) -> Iterator[str]:
-    """Whether many of the sends to a destination fail at this moment."""
-    status = overview.destinations(database, 1, estimate=False, only=name)[name]
-    if status.refuses:
-        yield f"{name} refuses everything at this moment: these messages would fail again."
-    elif status.fails:
-        yield f"{status.share_failed:.0%} of the sends to {name} fail at this moment: some of these would fail again."

@@ -16,9 +16,8 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.database.schema import qualified
 from outbox_tasks.operating import overview
-from outbox_tasks.operating.feed_state import FeedState
 from outbox_tasks.operating.heartbeats import Heartbeats
-from outbox_tasks.operating.overview import Destinations
+from outbox_tasks.operating.overview import Destinations, FeedState
 from outbox_tasks.operating.problems.answers import BrokerAnswer, Silence, Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem
 from outbox_tasks.relay.store import Store

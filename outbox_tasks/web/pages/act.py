@@ -1,4 +1,4 @@
-"""Acts on messages: a preview, a form with a reason, and one act, as it goes on and when it has ended.
+"""Acts on messages: a preview, a form with a reason, and one act, as it goes on and when it has ended; and the audit.
 
 There are three acts. Redrive sends dead letters again. Try sends at once what waits for another attempt. Discard gives
 messages up; for a message that still waits, that is what `outbox.cancel` does, with an entry in the audit.
@@ -6,6 +6,7 @@ messages up; for a message that still waits, that is what `outbox.cancel` does, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,7 +21,6 @@ from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import DEAD, Became, Lookup
 from outbox_tasks.operating.messages.preview import Choice, preview
 from outbox_tasks.web import overview
-from outbox_tasks.web.pages.audit import number_of, path_of
 from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 PREVIEW_SECONDS = 0.2
@@ -135,7 +135,7 @@ def show(visit: Visit) -> Response:
         done=filters.DONE.get(act["action"]),
         deed=audit.deed(act),
         facts=audit.facts_of(act),
-        path=path_of(act),
+        path=_path_of(act),
     )
 
 
@@ -158,8 +158,40 @@ def _verdict(became: Became | None) -> str:
 
 
 def _act(visit: Visit) -> dict[str, Any]:
-    number = number_of(visit.arguments["entry"])
+    number = _number_of(visit.arguments["entry"])
     act = None if number is None else visit.acts.act(number)
     if act is None:
         raise HTTPException(404, "The audit has no such act.")
     return act
+
+
+def latest(visit: Visit) -> Response:
+    """The acts of people, the last one first."""
+    before = visit.query_value("before")
+    number = None if before is None else _number_of(before)
+    if before is not None and number is None:
+        raise HTTPException(400, "A page of the audit begins before the number of an act.")
+    acts = visit.look(f"audit before {number}", lambda: Lookup(visit.store).acts(ROWS_SHOWN + 1, number))
+    shown = acts[:ROWS_SHOWN]
+    return visit.show(
+        "audit.html",
+        acts=[(act, audit.deed(act), audit.facts_of(act), _path_of(act)) for act in shown],
+        next=visit.url("/audit", before=shown[-1]["seq"]) if len(acts) > ROWS_SHOWN else None,
+        first=visit.url("/audit") if before else None,
+    )
+
+
+def _number_of(text: str) -> int | None:
+    """The number of an act, if the text is one that PostgreSQL can hold."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
+def _path_of(act: dict[str, Any]) -> str | None:
+    """The page of the destination or the message that somebody acted on."""
+    target = act["target"]
+    if act["action"] in ("pause", "resume"):
+        return f"/destinations/{target}"
+    try:
+        return f"/messages/{UUID(target)}" if target else None
+    except ValueError:
+        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +25,7 @@ from outbox_tasks.web.render import cut
 from outbox_tasks.web.visit import FEW_SHOWN, Visit
 
 PAYLOAD_BYTES = 64 * 1024
-"""How much of a payload the page reads. Only if that is all of it, JSON is laid out on several lines."""
+"""The page shows no payload that is larger."""
 
 SHOWN_CHARACTERS = 12_000
 """How much of a payload or of headers the page shows. A download has all of the payload."""
@@ -80,23 +79,15 @@ def id_of(visit: Visit) -> UUID:
 def _contents(visit: Visit, message: dict[str, Any]) -> dict[str, Any]:
     """Payload, headers and trace, for those who may see them."""
     payload = bytes(message["payload"])
-    is_whole = message["size"] == len(payload)
-    text = laid_out(payload) if is_whole else _decoded(payload)
+    is_too_large = message["size"] > len(payload)
+    text = None if is_too_large else laid_out(payload)
     return {
         "payload": text and text[:SHOWN_CHARACTERS],
-        "is_cut": text is not None and (not is_whole or len(text) > SHOWN_CHARACTERS),
+        "is_cut": text is not None and len(text) > SHOWN_CHARACTERS,
+        "is_too_large": is_too_large,
         "headers": _headers(message["headers"]),
         "trace": _trace(visit, message["headers"]),
     }
-
-
-def _decoded(payload: bytes) -> str | None:
-    """The beginning of a text, which may end within a character; None: it is not text."""
-    try:
-        text = getincrementaldecoder("utf-8")().decode(payload)
-    except ValueError:
-        return None
-    return None if "\0" in text else text
 
 
 def _headers(headers: Any) -> str:

@@ -1,4 +1,4 @@
-"""Messages: a list with filters, page by page."""
+"""Messages: a list with filters, page by page; and the search of every page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import STATES, Filter
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Cursor, read_page
+from outbox_tasks.operating.messages.search import KINDS, search
+from outbox_tasks.operating.problems import Examination
+from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
 STATEMENT_SECONDS = 2.0
@@ -74,3 +77,28 @@ def _acts(visit: Visit, wanted: Filter) -> dict[str, str]:
             continue  # it can't change messages in these states
         links[action] = visit.url("/acts/new", action=action, **filters.query_of(changed))
     return links
+
+
+def results(visit: Visit) -> Response:
+    """What the text of the search leads to: the one message that it names, or a list of those that it may mean."""
+    text = visit.query_value("q")
+    if text is None:
+        return visit.go("/messages")
+
+    def examined() -> Examination:
+        return status_of(visit).examination
+
+    try:
+        answer = search(visit.store, text, examined, limit=STATEMENT_SECONDS)
+    except InvalidFilter as error:
+        raise HTTPException(400, f"{error.reason[:1].upper()}{error.reason[1:]}.") from None
+    except DatabaseTooSlow:
+        slow = f"The database took more than {STATEMENT_SECONDS:.0f} s for this search. Try again."
+        raise HTTPException(503, slow) from None
+    if answer.only is not None:
+        return visit.go(f"/messages/{answer.only}")
+    if not answer.messages and answer.event_type:
+        return visit.go("/messages", type=text)
+    if not answer.messages and text in visit.settings.destinations:
+        return visit.go(f"/destinations/{text}")
+    return visit.show("search.html", answer=answer, kinds=KINDS, again=None)
