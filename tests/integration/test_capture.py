@@ -53,6 +53,8 @@ DEAD = "redis://127.0.0.1:1/0"
 
 NOW = datetime.now(UTC)
 
+Call = Callable[[], Any]
+
 
 @pytest.fixture
 def app() -> Celery:
@@ -86,6 +88,17 @@ def queue(redis_url: str) -> Iterator[Queue]:
         made = Queue(client)
         yield made
         client.delete(made.name)
+
+
+@pytest.fixture
+def busy(redis_url: str) -> Celery:
+    """Another app, at a real broker."""
+    return make_app(redis_url)
+
+
+@pytest.fixture
+def call(busy: Celery, queue: Queue) -> Call:
+    return lambda: busy.send_task("t", queue=queue.name)
 
 
 @pytest.fixture
@@ -332,16 +345,10 @@ class TestAppWide:
         yield made
         made.remove()
 
-    @pytest.fixture
-    def call(self, outbox: Outbox, registry: scoped_session[Session], redis_url: str, queue: Queue) -> Any:
-        """Sends a task of an app at a real broker. The app is captured as a whole."""
-        app = make_app(redis_url)
-        outbox.install(app, capture=registry)
-        return lambda: app.send_task("t", queue=queue.name)
-
     def test_calls_are_stored_only_in_a_transaction(
-        self, call: Any, queue: Queue, outbox: Outbox, registry: scoped_session[Session], rows: Rows, redis_url: str
+        self, busy: Celery, call: Call, queue: Queue, outbox: Outbox, registry: Any, rows: Rows, redis_url: str
     ) -> None:
+        outbox.install(busy, capture=registry)
         call()
         assert len(queue) == 1
         registry()  # a session, and no transaction
@@ -356,16 +363,11 @@ class TestAppWide:
         assert (len(queue), stored(rows)) == (4, [result.id])
 
     def test_without_a_session_tasks_are_sent(
-        self, outbox: Outbox, engine: Engine, redis_url: str, queue: Queue
+        self, busy: Celery, call: Call, queue: Queue, outbox: Outbox, engine: Engine
     ) -> None:
         """As in beat, outside of a request: the application's own function may raise there."""
-
-        def nowhere() -> None:
-            raise RuntimeError("working outside of a request")
-
-        app = make_app(redis_url)
-        outbox.install(app, capture=scoped_session(sessionmaker(engine), scopefunc=nowhere))
-        app.send_task("t", queue=queue.name)
+        outbox.install(busy, capture=scoped_session(sessionmaker(engine), scopefunc=lambda: 1 / 0))
+        call()
         assert len(queue) == 1
 
 
@@ -373,12 +375,7 @@ class TestContexts:
     """Blocks of `capture` whose code runs in another context than their `with`: its tasks are stored, or it fails."""
 
     @pytest.fixture
-    def call(self, redis_url: str, queue: Queue) -> Callable[[], Any]:
-        app = make_app(redis_url)
-        return lambda: app.send_task("t", queue=queue.name)
-
-    @pytest.fixture
-    def block(self, outbox: Outbox, engine: Engine, call: Callable[[], Any]) -> Callable[[], Iterator[None]]:
+    def block(self, outbox: Outbox, engine: Engine, call: Call) -> Callable[[], Iterator[None]]:
         def block() -> Iterator[None]:
             with stored_in(outbox, engine):
                 call()
@@ -388,7 +385,7 @@ class TestContexts:
 
     @pytest.mark.parametrize(("asynchronous", "status", "count"), [(False, 500, 0), (True, 200, 2)])
     def test_a_dependency_of_fastapi_is_async_or_rolled_back(
-        self, block: Any, call: Callable[[], Any], rows: Rows, asynchronous: bool, status: int, count: int
+        self, block: Any, call: Call, rows: Rows, asynchronous: bool, status: int, count: int
     ) -> None:
         async def coroutine() -> AsyncIterator[None]:
             with contextmanager(block)():
@@ -406,7 +403,7 @@ class TestContexts:
         assert (asyncio.run(get()), len(rows.hot())) == (status, count)
 
     def test_a_block_that_ends_elsewhere_is_refused_and_holds_up_nobody(
-        self, block: Any, call: Callable[[], Any], queue: Queue, rows: Rows
+        self, block: Any, call: Call, queue: Queue, rows: Rows
     ) -> None:
         manager, lost = contextmanager(block)(), Context()
         lost.run(manager.__enter__)

@@ -5,7 +5,6 @@ happens."""
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,7 +18,6 @@ from outbox_tasks.operating.messages import paging
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import Settings
 from tests.claims import drain_batches
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 from tests.supervised.conftest import confirming, send  # noqa: F401
@@ -33,31 +31,19 @@ HOSTILE = (
 EVERYTHING = " ".join(HOSTILE)
 
 
-@pytest.fixture
-def hostile_settings(settings: MakeSettings, rows: Rows, stream: Stream) -> Settings:
-    """With a destination of each hostile name."""
-    return settings(destinations={"orders": {"url": stream.url}, EVERYTHING: {"url": stream.url}}, nudge=False)
-
-
-@pytest.fixture
-def outbox(hostile_settings: Settings) -> Outbox:
-    return Outbox(hostile_settings)
-
-
-def fields(value: str) -> dict[str, Any]:
-    return {"key": value, "headers": {value: value}, "aggregate_type": value, "aggregate_id": value}
-
-
-class TestWhatIsPublished:
-    def test_is_sent_as_it_is(self, outbox: Outbox, rows: Rows, connection: Connection, stream: Stream) -> None:
-        with connection.begin():
-            for value in HOSTILE:
-                outbox.publish(connection, value, {value: value}, to=EVERYTHING, **fields(value))
-        with closing(Store.connect(outbox.settings)) as store, closing(Publishers(outbox.settings)) as publishers:
-            drain_batches(store, publishers)
-        assert {entry["ce_type"].decode() for entry in stream.entries()} == set(HOSTILE)
-        assert {entry["ce_partitionkey"].decode() for entry in stream.entries()} == set(HOSTILE)
-        assert rows.hot() == []
+def test_what_is_published_is_sent_as_it_is(
+    settings: MakeSettings, rows: Rows, connection: Connection, stream: Stream
+) -> None:
+    outbox = Outbox(settings(destinations={EVERYTHING: {"url": stream.url}}, nudge=False))
+    with connection.begin():
+        for value in HOSTILE:
+            fields = {"key": value, "headers": {value: value}, "aggregate_type": value, "aggregate_id": value}
+            outbox.publish(connection, value, {value: value}, **fields)
+    with closing(Store.connect(outbox.settings)) as store, closing(Publishers(outbox.settings)) as publishers:
+        drain_batches(store, publishers)
+    assert {entry["ce_type"].decode() for entry in stream.entries()} == set(HOSTILE)
+    assert {entry["ce_partitionkey"].decode() for entry in stream.entries()} == set(HOSTILE)
+    assert rows.hot() == []
 
 
 @pytest.mark.parametrize("name", ['a"; DROP SCHEMA public; --', "a b", "{x} é", "a-b.c"])

@@ -163,16 +163,6 @@ class TestALeaseThatRanOut:
         rows.insert(2)
         assert sorted(len(take_batch(store).messages) for _ in range(2)) == [1, 2]
 
-    def test_keeps_the_error_of_the_last_attempt_when_its_retry_is_lost(
-        self, store: Store, rows: Rows, single: MakeSingle
-    ) -> None:
-        first = single()
-        settle(store, first.token, Verdict(begun(store, first), Step.RETRY, 0, "busy", "later"))
-        over(rows)
-        keep_house(store)
-        row = rows.one(first.id)
-        assert (row.attempts, row.last_error_code, row.last_error) == (1, "busy", "later")
-
 
 class TestBegin:
     def test_a_time_that_python_cannot_represent_stops_no_begin(self, store: Store, rows: Rows) -> None:
@@ -194,26 +184,6 @@ class TestBegin:
             begun(store, taken)
             assert least < due_in(rows, taken.id) <= least + 5
 
-    @pytest.mark.parametrize(
-        "spoil",
-        [
-            pytest.param(lambda rows, taken: taken._replace(token=str(uuid4())), id="wrong lease"),
-            pytest.param(lambda rows, taken: taken._replace(destination="mails"), id="wrong destination"),
-            pytest.param(lambda rows, taken: rows.change(locked_until=seconds_from_now(-0.01)), id="expired"),
-            pytest.param(lambda rows, taken: rows.change(lease=OTHER), id="claimed by another"),
-            pytest.param(lambda rows, taken: rows.change(status="dead", lease=None), id="dead"),
-            pytest.param(lambda rows, taken: rows.change(begun=True), id="begun"),
-        ],
-    )
-    def test_a_message_that_is_not_ours_any_more_is_not_begun(
-        self, store: Store, rows: Rows, single: MakeSingle, spoil: Any
-    ) -> None:
-        taken = single()
-        taken = spoil(rows, taken) or taken
-        before = rows.hot()
-        assert begin(store, taken) is None
-        assert rows.hot() == before
-
 
 class TestSettle:
     def test_a_retry_has_a_lease_of_its_own_for_its_wait_and_for_the_queue(
@@ -229,25 +199,6 @@ class TestSettle:
         assert 85 < due_in(rows, taken.id) <= 90
         assert begin(store, taken) is None  # the first task, delivered once more
         assert begun(store, taken._replace(token=str(row.lease))).attempts == 2
-
-    @pytest.mark.parametrize("step", [Step.SENT, Step.DEAD])  # each has a statement of its own
-    @pytest.mark.parametrize(
-        "spoil",
-        [
-            pytest.param(lambda rows, token: str(uuid4()), id="wrong lease"),
-            pytest.param(lambda rows, token: rows.change(lease=OTHER), id="claimed by another"),
-            pytest.param(lambda rows, token: rows.change(destination="audit"), id="of another destination"),
-            pytest.param(lambda rows, token: rows.change(status="dead", lease=None), id="dead"),
-        ],
-    )
-    def test_a_message_that_is_not_ours_any_more_is_left_as_it_is(
-        self, store: Store, rows: Rows, lease: Lease, spoil: Any, step: Step
-    ) -> None:
-        batch = lease()
-        token = spoil(rows, batch.token) or batch.token
-        before = rows.hot()
-        assert settle(store, token, Verdict(batch.messages[0], step, 1, "code", "error")) == set()
-        assert (rows.hot(), rows.archived()) == (before, [])
 
     def test_counts_once_also_if_the_lease_has_run_out_and_nobody_took_it_back(
         self, store: Store, rows: Rows, lease: Lease
@@ -288,6 +239,36 @@ class TestSettle:
         settle(store, batch.token, *verdicts)
         told = [rows.one(message.id) for message in batch.messages]
         assert [(row.last_error_code, row.last_error) for row in told] == [(text, text) for text in stored.values()]
+
+
+SPOILED: dict[str, Callable[[Rows, str], str | None]] = {
+    "wrong lease": lambda rows, token: str(uuid4()),
+    "claimed by another": lambda rows, token: rows.change(lease=OTHER),
+    "of another destination": lambda rows, token: rows.change(destination="audit"),
+    "dead": lambda rows, token: rows.change(status="dead", lease=None),
+    "expired": lambda rows, token: rows.change(locked_until=seconds_from_now(-0.01)),
+    "begun": lambda rows, token: rows.change(begun=True),
+}
+
+
+class TestFence:
+    @pytest.mark.parametrize("act", ["begin", "sent", "dead"])  # each has a statement of its own
+    def test_what_is_not_ours_any_more_is_left_as_it_is(
+        self, store: Store, rows: Rows, single: MakeSingle, act: str
+    ) -> None:
+        for case, spoil in SPOILED.items():
+            rows.clear()
+            taken = single()
+            message = None if act == "begin" else begun(store, taken)
+            if message and case in ("expired", "begun"):
+                continue
+            token = spoil(rows, taken.token) or taken.token
+            before = rows.hot()
+            if message:
+                assert settle(store, token, Verdict(message, Step(act), 1, "code", "error")) == set(), case
+            else:
+                assert store.begin(token, "orders") is None, case
+            assert (rows.hot(), rows.archived()) == (before, []), case
 
 
 class TestGiveBack:

@@ -3,8 +3,7 @@ nothing is stuck, a repetition has its cause on the row, and each row only makes
 
 Hypothesis makes up histories against a real PostgreSQL: overlapping transactions, claims, workers that stand still or
 die between begin, send and settle, a broker that refuses, loses, repeats and reorders tasks, sends that fail or whose
-answer is lost, leases that expire, all or some of them, supervised tasks and their runs, dead letters, redrives and
-discards.
+answer is lost, leases that expire, all or some of them, dead letters, redrives and discards.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -28,17 +28,15 @@ from sqlalchemy import Connection, delete, text
 
 from lab.trace import Trace
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import LeasedMessage, Outcome, Single, Slot, Step, content
+from outbox_tasks.model import LeasedMessage, Outcome, Single, Slot, Step
 from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.supervised.store import Run, Runs
 from tests.conftest import MakeSettings, Rows
 from tests.integration.acting import acted
-from tests.supervised.tasks import supervised
 
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "20"))
 """Always the same histories, if nobody says how many."""
@@ -47,9 +45,9 @@ KEYS = ("a", "a", "b", None)
 LONG = 1000.0
 """Seconds: no lease and no wait ends by itself."""
 ACTIONS = [
-    *["write"] * 5, *["commit"] * 4, "roll_back", *["claim"] * 6, *["start"] * 4, *["go_on"] * 8, *["deliver"] * 6,
-    *["die"] * 4, "lose_a_task", "time_passes", "some_leases_expire", "broker_is_flushed", "recall", "redrive",
-    "discard", "try_now", *["cancel"] * 2, *["begin_a_run"] * 5, *["end_a_run"] * 4, "renew",
+    *["write"] * 5, *["end"] * 5, *["claim"] * 6, *["start"] * 4, *["go_on"] * 8, *["deliver"] * 6, *["die"] * 3,
+    *["broker_loses"] * 2, "time_passes", "some_leases_expire", "recall", "redrive", "discard", "try_now",
+    *["cancel"] * 2,
 ]  # fmt: skip
 OUTCOMES = {
     "sent": Outcome.sent(),
@@ -60,14 +58,11 @@ OUTCOMES = {
     "discarded": Outcome.discarded("ignored", "nobody wants it"),
 }
 ANSWERS = [*["sent"] * 5, "retry", "unheard", "outage", "dead", "discarded"]
-ENDS = [*["done"] * 4, "dead", "discarded", "lost", "retry", "put back", "silent"]
-
 NOT_SENT = {"lease_expired", "not_started"}
 """Errors of messages that were not sent."""
 
 ENDS_OF_TIMES = {
-    "leases": "locked_until", "runs": "locked_until", "drains": "until", "waiting": "due", "ready": "since",
-    "held": "since", "keys": "due",
+    "leases": "locked_until", "drains": "until", "waiting": "due", "ready": "since", "held": "since", "keys": "due",
 }  # fmt: skip
 """Where the storage says when time is over."""
 
@@ -79,11 +74,10 @@ SELECT 'a key that nobody has', min(m.seq) FROM {s}.outbox_keys k JOIN {s}.outbo
 WHERE k.token IS NOT NULL
   AND NOT EXISTS (SELECT FROM {s}.outbox_leases l WHERE l.token = k.token AND l.seqs && ARRAY(
     SELECT m.seq FROM {s}.outbox_messages m WHERE m.destination = k.destination AND m.key = k.key))
-  AND NOT EXISTS (SELECT FROM {s}.outbox_runs r WHERE r.destination = k.destination AND r.key = k.key)
 GROUP BY k.destination, k.key
 UNION ALL
 SELECT 'at work, and its key has no row', w.seq FROM {s}.outbox_at_work w
-WHERE w.key IS NOT NULL AND w.place IN ('leased', 'running', 'handed over') AND NOT EXISTS (
+WHERE w.key IS NOT NULL AND w.place = 'leased' AND NOT EXISTS (
   SELECT FROM {s}.outbox_keys k WHERE k.destination = w.destination AND k.key = w.key AND k.token IS NOT NULL)
 UNION ALL
 SELECT 'taken from behind a dead letter', min(h.seq) FROM {s}.outbox_held h
@@ -95,29 +89,18 @@ GROUP BY h.destination, h.key, l.seqs HAVING min(d.seq) < l.seqs[1]
 """Whatever happens, there is nothing of this."""
 
 
-class Copy(NamedTuple):
-    """A task in the application's queue."""
-
-    id: str
-    content: str
-
-
 class Destination:
     """Answers as it was told, and keeps the order of what arrived. The worker stands still before and after."""
 
-    def __init__(self, hands_over: bool = False) -> None:
-        self.hands_over = hands_over
-        self.arrived: list[Copy] = []
+    def __init__(self) -> None:
+        self.arrived: list[str] = []
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         answers: list[str] = getcurrent().parent.switch()
-        answers += ["sent"] * len(messages)
-        for message, answer in zip(messages, answers, strict=False):
-            if answer in ("sent", "unheard"):
-                self.arrived.append(Copy(message.id, content(message.payload, message.headers)))
+        answers = (answers + ["sent"] * len(messages))[: len(messages)]
+        self.arrived += [m.id for m, answer in zip(messages, answers, strict=True) if answer in ("sent", "unheard")]
         getcurrent().parent.switch()
-        outcomes = OUTCOMES | ({"sent": Outcome.handed(LONG)} if self.hands_over else {})
-        return [outcomes[answer] for answer in answers[: len(messages)]]
+        return [OUTCOMES[answer] for answer in answers]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -127,22 +110,8 @@ class Killed(BaseException):
     """The process of a worker ended, wherever it was."""
 
 
-class Watched(Store):
-    """No two begin under one lease."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.begun: set[str] = set()
-
-    def begin(self, token: str, destination: str) -> LeasedMessage | None:
-        if message := super().begin(token, destination):
-            assert token not in self.begun, "two send a message"
-            self.begun.add(token)
-        return message
-
-
 class Relay(RuleBasedStateMachine):
-    """One outbox, transactions of the application, two claimers, workers, and the application's own workers."""
+    """One outbox, transactions of the application, two claimers, and workers."""
 
     configured: Settings
     rows: Rows
@@ -155,12 +124,13 @@ class Relay(RuleBasedStateMachine):
         with self.rows.engine.begin() as connection:
             connection.execute(delete(self.rows.tables.destinations))
             connection.execute(text(f"TRUNCATE {self.schema}.outbox_transitions"))
-        self.stores = [Watched.connect(self.configured) for _ in range(2)]
+        self.stores = [Store.connect(self.configured) for _ in range(2)]
+        self.begun: set[str] = set()
         for store in self.stores:
-            store.takes._sizes = {"orders": (4, 2), "tasks": (4, 1)}
-        self.runs = Runs(self.stores[0].engine, self.configured)
+            store.leases.begin = partial(self._begin_once, store.leases.begin)  # type: ignore[method-assign]
+            store.takes._sizes = {"orders": (4, 2), "mails": (4, 1)}
         self.pace = Pace(self.configured.destinations)
-        self.orders, self.tasks = Destination(), Destination(hands_over=True)
+        self.destination = Destination()
         self.transactions: list[Connection] = [self.rows.engine.connect() for _ in range(2)]
         self.written: dict[Connection, list[tuple[int, str, str | None]]] = defaultdict(list)
         self.committed: list[tuple[int, str, str | None]] = []
@@ -168,8 +138,6 @@ class Relay(RuleBasedStateMachine):
         self.queue: list[Single | Slot] = []
         self.workers: list[greenlet] = []
         self.mood = "takes"
-        self.running: list[tuple[Run, Copy]] = []
-        self.began: list[str] = []
 
     # One rule, whose actions are weighted: with a rule for each, hypothesis seldom brings together what takes them all.
     @rule(data=st.data(), action=st.sampled_from(ACTIONS))
@@ -188,7 +156,7 @@ class Relay(RuleBasedStateMachine):
 
     def write(self) -> None:
         for _ in range(self.one_of((1, 2, 3))):
-            transaction, key, to = self.one_of(self.transactions), self.one_of(KEYS), self.one_of(("orders", "tasks"))
+            transaction, key, to = self.one_of(self.transactions), self.one_of(KEYS), self.one_of(("orders", "mails"))
             row: dict[str, Any] = {"id": str(uuid4()), "event_type": "e", "destination": to, "text": "{}"}
             row |= {"content_type": "application/json", "key": f"{to} {key}" if key else None}
             row |= {"priority": self.one_of(("normal", "normal", "high", "low"))}
@@ -199,15 +167,14 @@ class Relay(RuleBasedStateMachine):
             seq = transaction.execute(numbered, {"id": row["id"]}).scalar_one()
             self.written[transaction].append((seq, row["id"], row["key"]))
 
-    def commit(self) -> None:
+    def end(self) -> None:
         transaction = self.one_of(self.transactions)
-        transaction.commit()
-        self.committed += self.written.pop(transaction, [])
-
-    def roll_back(self) -> None:
-        transaction = self.one_of(self.transactions)
-        transaction.rollback()
-        self.written.pop(transaction, None)
+        written = self.written.pop(transaction, [])
+        if self.one_of([True] * 4 + [False]):
+            transaction.commit()
+            self.committed += written
+        else:
+            transaction.rollback()
 
     def cancel(self) -> None:
         if self.committed:
@@ -242,7 +209,7 @@ class Relay(RuleBasedStateMachine):
 
     def _send(self, task: Single | Slot, by_celery: bool) -> None:
         """The life of a worker. One that is killed does not give the slot of its drain back."""
-        store, publishers = self.stores[0], {"orders": self.orders, "tasks": self.tasks}
+        store, publishers = self.stores[0], dict.fromkeys(("orders", "mails"), self.destination)
         if isinstance(task, Slot):
             if store.claims.begin_drain(task):
                 drain(store, publishers, task.destination, Listener())
@@ -252,6 +219,12 @@ class Relay(RuleBasedStateMachine):
         if ended is not None and ended.verdict.step is Step.RETRY:
             assert ended.verdict.token
             self.queue.append(task._replace(token=ended.verdict.token))
+
+    def _begin_once(self, begin: Callable[..., LeasedMessage | None], token: str, of: str) -> LeasedMessage | None:
+        if message := begin(token, of):
+            assert token not in self.begun, "two send a message"
+            self.begun.add(token)
+        return message
 
     def _resume(self, worker: greenlet, *arguments: Any) -> None:
         worker.switch(*arguments)
@@ -277,16 +250,16 @@ class Relay(RuleBasedStateMachine):
             with suppress(Killed):
                 worker.throw(Killed())
 
-    def lose_a_task(self) -> None:
-        if lossy := self.one_of((self.queue, self.tasks.arrived)):
-            lossy.remove(self.one_of(lossy))
-
-    def broker_is_flushed(self) -> None:
-        self.one_of((self.queue, self.tasks.arrived)).clear()
+    def broker_loses(self) -> None:
+        """A task, or all."""
+        if self.queue and self.one_of((True, False)):
+            self.queue.remove(self.one_of(self.queue))
+        else:
+            self.queue.clear()
 
     def recall(self) -> None:
         """The broker was emptied, and the relay has noticed that."""
-        self.stores[0].recall()
+        self.stores[0].claims.recall()
 
     def time_passes(self) -> None:
         """Leases expire, and waits are over."""
@@ -300,49 +273,11 @@ class Relay(RuleBasedStateMachine):
 
     def some_leases_expire(self) -> None:
         """A server stood still while it granted them, or the clock struck between them."""
-        table, number = self.one_of((("leases", "seqs[1]"), ("runs", "seq")))
-        over = f"UPDATE {self.schema}.outbox_{table} SET locked_until = clock_timestamp() WHERE {number} % 2 = :half"
+        each = f"SELECT token, row_number() OVER (ORDER BY seqs[1]) AS n FROM {self.schema}.outbox_leases"
+        half = f"SELECT token FROM ({each}) AS leases WHERE n % 2 = :half"
+        over = f"UPDATE {self.schema}.outbox_leases SET locked_until = clock_timestamp() WHERE token IN ({half})"
         with self.rows.engine.begin() as connection:
             connection.execute(text(over), {"half": self.one_of((0, 1))})
-
-    # --- the application's workers ---
-
-    def begin_a_run(self) -> None:
-        if self.tasks.arrived:
-            copy = self.one_of(self.tasks.arrived)
-            if self.one_of([True] * 3 + [False]):
-                self.tasks.arrived.remove(copy)
-            self._begin(copy)
-
-    def _begin(self, copy: Copy) -> None:
-        run = Run(copy.id, str(uuid4()))
-        if self.runs.begin(run, copy.content, LONG, "worker") is not None:
-            self.running.append((run, copy))
-            self.began.append(copy.id)
-
-    def end_a_run(self) -> None:
-        if not self.running:
-            return
-        run, copy = self.one_of(self.running)
-        self.running.remove((run, copy))
-        match self.one_of(ENDS):
-            case "done":
-                self.runs.done(run)
-            case "dead":
-                self.runs.dead(run, "ValueError", "no", None)
-            case "discarded":
-                self.runs.discard(run, "ignored", "no")
-            case "lost":
-                self.runs.lose([run])
-            case "retry":
-                again = {"text": f'{{"again": {len(self.began)}}}', "headers": {}, "content_type": "application/json"}
-                self.runs.retry(run, again, 0.0, "Retry", "once more")
-            case "put back" if self.runs.requeue(run, LONG):
-                self.tasks.arrived.append(copy)
-
-    def renew(self) -> None:
-        """Some runs still run."""
-        self.runs.renew({run: LONG for run, _ in self.running})
 
     # --- people ---
 
@@ -388,10 +323,6 @@ class Relay(RuleBasedStateMachine):
             for task in self.queue:
                 self._resume(greenlet(self._send), task, False)
                 self._finish()
-            for copy in self.tasks.arrived:
-                self._begin(copy)
-                while self.running:
-                    self.runs.done(self.running.pop()[0])
 
     def _finish(self) -> None:
         """All workers go on to their end, and all that they send arrives."""
@@ -405,7 +336,7 @@ class Relay(RuleBasedStateMachine):
     def _check(self) -> None:
         traced = self.trace.check()
         assert not traced.wrong, str(traced)
-        delivered = [*(copy.id for copy in self.orders.arrived), *self.began]
+        delivered = self.destination.arrived
         first = {id: n for n, id in enumerate(dict.fromkeys(delivered))}
         wanted = {id for _, id, _ in self.committed}
         archived = {str(row.id): row for row in self.rows.archived()}
@@ -429,13 +360,11 @@ class Relay(RuleBasedStateMachine):
 def test_the_promises_hold_whatever_happens(
     settings: MakeSettings,
     rows: Rows,
-    redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("CRITICAL")
-    urls = {"orders": {"url": "redis+stream://localhost/0/x"}, "tasks": supervised(redis_url)["orders"]}
-    destinations = {name: {**values, "max_attempts": 4} for name, values in urls.items()}
+    destinations = {name: {"url": "a://b", "max_attempts": 4} for name in ("orders", "mails")}
     # No time passes by itself: each wait and each lease is longer than the test.
     configured = settings(
         singles=3, breaker_failures=20, destinations=destinations, queue_lease=LONG, backoff_base=50, nudge=False
