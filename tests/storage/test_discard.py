@@ -13,7 +13,7 @@ import pytest
 
 from outbox_tasks.model import Outcome, Step, Verdict
 from outbox_tasks.relay.store import Store
-from tests.claims import take, take_batch
+from tests.claims import take
 from tests.storage.conftest import Box
 from tests.storage.people import Acting
 from tests.storage.relaying import Receiver, drained, numbers
@@ -53,17 +53,6 @@ class TestDiscard:
         assert acting.act_on("discard", ids(box), ANN, number, states=("waiting",)) == set(ids(box, 3))
         assert acting.act_on("discard", ids(box), ANN, number) == set(ids(box, 2))
         box.check_books()
-
-    def test_a_message_on_its_way_is_left(self, box: Box, storage: Store, acting: Acting) -> None:
-        box.write(2)
-        number = entry(box, "discard")
-        [single] = take(storage, {"orders": 1})
-        assert take_batch(storage).messages
-        assert acting.act_on("discard", ids(box), ANN, number, states=self.BOTH) == set()
-        assert storage.leases.begin(single.token, "orders")
-        box.connection.execute("UPDATE outbox_leases SET locked_until = now()")
-        assert acting.act_on("discard", ids(box), ANN, number, states=self.BOTH) == set()
-        assert box.where(1) == box.where(2) == ["leases"]
 
     def test_a_single_may_be_taken_that_waits_for_another_try_or_whose_lease_ran_out_before_the_begin(
         self, box: Box

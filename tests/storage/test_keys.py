@@ -68,18 +68,6 @@ def test_what_is_behind_a_batch_stays_in_ready_and_goes_after_it(box: Box, stora
     box.check_books()
 
 
-def test_what_is_behind_a_single_is_held_and_its_settle_tells_of_it(box: Box, storage: Store) -> None:
-    box.write(1, key="a")
-    [single] = take(storage, {"orders": 10})
-    box.write(1, key="a")
-    assert sent(storage, Receiver()) == 0
-    assert box.where(2) == ["held"]
-    message = begin(storage, single)
-    assert message
-    assert settle(storage, [message], single.token)
-    assert sent(storage, Receiver()) == 1
-
-
 def test_of_few_keys_each_of_two_drains_finds_some(box: Box, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(storage.takes._sizes, "orders", (10, 10))
     for n in range(60):
@@ -178,18 +166,6 @@ def test_a_later_writer_waits_for_an_earlier_one(box: Box, storage: Store, first
     assert of_a == [1, 2]
     assert len(receiver.got) == 3
     box.check_books()
-
-
-def test_a_writer_that_is_open_over_the_turn_of_the_day_is_waited_for(box: Box, storage: Store) -> None:
-    with psycopg.connect(box.url) as early:
-        box.write(1, on=early, key="a")
-        box.connection.execute("SELECT setval('outbox_seq', 4294967296)")
-        box.write(1, key="a")
-        assert sent(storage, Receiver()) == 0
-        early.commit()
-    receiver = Receiver()
-    assert sent(storage, receiver) == 2
-    assert numbers(box, receiver) == [1, 4294967297]
 
 
 def test_a_failed_head_holds_its_key_until_it_was_sent(box: Box, storage: Store) -> None:

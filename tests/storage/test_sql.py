@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 from sqlalchemy import Engine
 
@@ -41,18 +40,3 @@ def test_each_driver_gets_its_own_style_of_parameters() -> None:
 
 def test_without_a_schema_the_connection_finds_the_tables() -> None:
     assert sql.rendered("SELECT * FROM :schema.t", None) == ("SELECT * FROM t", ())
-
-
-def test_it_runs_in_psql(box: Box) -> None:
-    """What psql would put in the place of a name is what the loader puts there."""
-    text = sql.source("deliver/sent.sql").replace(":schema", box.schema)
-    for name, value in {
-        "token": "'00000000-0000-4000-8000-000000000001'",
-        "destination": "'orders'",
-        "count": "1",
-        "keys": "'{}'",
-    }.items():
-        text = text.replace(f":{name}", value)
-    assert box.connection.execute(text.encode()).fetchall() == []
-    with pytest.raises(psycopg.errors.SyntaxError):
-        box.connection.execute(sql.source("deliver/sent.sql").encode())

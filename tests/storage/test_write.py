@@ -252,14 +252,6 @@ class TestRole:
         assert len(messages(box)) == 11
         box.check_books()
 
-    def test_does_nothing_else(self, writer: psycopg.Connection[Any]) -> None:
-        for statement in (
-            "SELECT payload FROM outbox_messages", "INSERT INTO outbox_ready (seq) VALUES (1)",
-            "DELETE FROM outbox_leases", "SELECT nextval('outbox_seq')", "SELECT outbox_ordered('orders', 'k')",
-        ):  # fmt: skip
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                writer.execute(statement)  # type: ignore[arg-type]
-
     def test_slips_in_nothing_of_its_own(self, box: Box, writer: psycopg.Connection[Any], verb: str) -> None:
         """What runs with the owner's rights finds no table or function of its caller."""
         for table in ("outbox_messages", "outbox_ready", "outbox_inbox"):

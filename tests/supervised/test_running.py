@@ -106,14 +106,6 @@ class TestEnds:
 
 
 class TestBegins:
-    def test_only_the_first_of_equal_copies_runs(self, app: Celery, worker: Worker, call: Call, rows: Rows) -> None:
-        copy = worker.copy(call(1))
-        for _ in range(3):
-            worker.trace(copy)
-        assert app.seen == [("act", (1,))]
-        [row] = rows.archived()
-        assert (row.state, row.attempts) == ("sent", 1)
-
     @pytest.mark.parametrize(
         ("changed", "why"),
         [

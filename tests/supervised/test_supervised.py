@@ -3,9 +3,6 @@ stays on the row, and who waits for whom."""
 
 from __future__ import annotations
 
-import json
-from uuid import UUID
-
 import pytest
 from celery import Celery
 from kombu import Queue
@@ -16,12 +13,10 @@ from outbox_tasks import Outbox
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Step
 from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import drain_batches
 from tests.conftest import MakeSettings, MakeStore, Rows
-from tests.integration.acting import acted
 from tests.supervised.tasks import QUEUE, Send, Tasks, supervised
 
 
@@ -63,36 +58,6 @@ class TestHandOver:
         assert ["outbox" in task["headers"] for task in tasks.all()] == [True, True, False]
         assert all(tasks.begin(task["headers"]["outbox"]) for task in tasks.all()[:2])
         app.close()
-
-    def test_a_task_that_asked_for_it_holds_up_its_key_too(
-        self, new_store: MakeStore, rows: Rows, broker_url: str, tasks: Tasks
-    ) -> None:
-        envelope = {
-            "content_type": "application/json", "content_encoding": "utf-8", "headers": {"task": "t", "id": "i"},
-            "properties": {}, "exchange": "", "routing_key": QUEUE, "priority": 0, "mandatory": False, "declare": [],
-            "expires": None, "confirm": True,
-        }  # fmt: skip
-        rows.insert(3, payload=b"{}", key="k", headers={"celery-message": json.dumps(envelope)})
-        store = new_store(destinations=supervised(broker_url, confirm="sent"))
-        publishers = Publishers(store.settings)
-        steps = drain_batches(store, publishers)
-        publishers.close()
-        assert steps[Step.HANDED] == len(tasks.all()) == 1
-
-    def test_a_handed_over_task_can_be_cancelled_or_discarded_and_a_running_one_cannot(
-        self, settings: MakeSettings, engine: Engine, broker_url: str, confirming: Store, tasks: Tasks, rows: Rows,
-        send: Send,
-    ) -> None:  # fmt: skip
-        running, cancelled, discarded = ids = rows.insert(3, payload=b"{}")
-        send()
-        headers = {header["id"]: header for header in tasks.headers()}
-        assert tasks.begin(headers[running]) is not None
-        outbox = Outbox(settings(destinations=supervised(broker_url)))
-        with Session(engine) as session, session.begin():
-            assert [outbox.cancel(session, UUID(id)) for id in (running, cancelled)] == [False, True]
-        assert acted(confirming, "discard", [running, discarded], states=("handed over",)).count == 1
-        assert [rows.state(id) for id in ids] == ["running", "discarded", "discarded"]
-        assert [tasks.begin(headers[id]) for id in ids] == [None] * 3
 
 
 @pytest.mark.parametrize("scheme", ["redis+stream://localhost/0/orders", "https://example.org/"])

@@ -34,10 +34,9 @@ from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.settings.destination import Destination, Route
 from outbox_tasks.settings import Settings
-from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, problems_changed, settled
+from outbox_tasks.signals import dead_letter
 from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.web import Page
-from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
@@ -49,7 +48,6 @@ settings = Settings(
     database_url="postgresql://h/d", broker_url="redis://h/0", destinations={"orders": orders}, singles=10,
     routes={"order.*": Route(to=["orders"], latest=True)}, stale_after=60,
 )
-plain = Settings()
 fewer = settings.replace(singles=5)
 message = Message("order.created", {"id": 1}, key="a", delay=timedelta(seconds=3))
 app = Celery("shop")
@@ -63,23 +61,12 @@ inbox = Inbox("billing")
 def publish(session: Session) -> UUID:
     outbox.publish_many(session, [message])
     with outbox.capture(session), outbox.direct():
-        pass
+        outbox.apply_async(session, "shop.remind", (42,), countdown=60, confirm=True)
     try:
         outbox.cancel(session, UUID(int=1))
     except (NotInTransaction, OutboxError) as error:
         print(error.says)
     return outbox.publish(session, "order.created", {"id": 42}, key="order:42", delay=5)
-
-
-def call_tasks(session: Session) -> None:
-    outbox.delay(session, "shop.remind", 42)
-    outbox.apply_async(session, "shop.remind", (42,), countdown=60, confirm=True)
-    with outbox.capture(session):
-        print("unchanged code")
-
-
-def publish_by_core(connection: Connection) -> UUID:
-    return outbox.publish(connection, "order.created", {"id": 42}, to=["orders"], headers={"tenant": "a"})
 
 
 async def publish_async(session: AsyncSession, connection: AsyncConnection) -> list[UUID]:
@@ -88,21 +75,9 @@ async def publish_async(session: AsyncSession, connection: AsyncConnection) -> l
     return [outbox.publish(session, "a", 1), await outbox.publish(connection, "a", 1)]
 
 
-def once(session: Session, id: UUID) -> bool:
-    return inbox.first(session, id)
-
-
 @dead_letter.connect
 def tell(sender: Any, destination: str, message_id: str, **_: Any) -> None:
     print(destination, message_id)
-
-
-@settled.connect(weak=False)
-def count(sender: Any, seconds: float, **_: Any) -> None: ...
-
-
-for signal in (breaker_opened, claimed, key_blocked, problems_changed):
-    signal.connect(tell, weak=False)
 
 
 class Printer:
