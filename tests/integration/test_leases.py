@@ -267,7 +267,7 @@ class TestFence:
             if message:
                 assert settle(store, token, Verdict(message, Step(act), 1, "code", "error")) == set(), case
             else:
-                assert store.begin(token, "orders") is None, case
+                assert store.leases.begin(token, "orders") is None, case
             assert (rows.hot(), rows.archived()) == (before, []), case
 
 
