@@ -56,7 +56,7 @@ def export(database: Database, day: Day, url: str) -> Part | None:
         written = part is None
         if part is None:
             # A day of that date may have another number: its part may be the only copy of its rows.
-            others = [part for part in parts if part not in same and part.get("number") != day.number]
+            others = [part for part in parts if part["number"] != day.number]
             name = f"{_free_name(others)}{SUFFIX}"
             part = _write(database, storage, day, expected, name)
             storage.write_parts(day.date, [*others, part])

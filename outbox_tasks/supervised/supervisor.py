@@ -180,8 +180,8 @@ class Supervisor:
             ended = runs.requeue(run.run, self._within(run) if run.task.acks_late else 0.0)
         else:
             ended = bool(runs.lose([run.run]))  # no state: the process ends
-        # If the row is gone, an earlier try has recorded the end, and its answer was lost.
-        return ended or (again and runs.whereabouts(run.run.id) is None)
+        # An earlier try may have recorded the end, and its answer was lost.
+        return ended or again
 
     def _retry(self, runs: Runs, run: SupervisedRun, retval: Any) -> bool:
         code, error, trace = _described(retval.exc or retval)

@@ -186,14 +186,13 @@ class TestOrder:
         self, store: Store, rows: Rows, archived: Archived, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A settle may put a later message before an earlier one. Here they lie in the reverse order."""
-        monkeypatch.setattr(replaying, "LOT_BYTES", 40)
+        monkeypatch.setattr(replaying, "LOT_BYTES", 4)  # two messages of the first day, and less than one of the second
         for days in (1, 2):
             seq = literal(100) - func.row_number().over()
-            payload = func.convert_to(cast(seq - 1000 * days, Text), "UTF8")
-            archived.fill(archived.ago(days), 20, key="k", seq=seq, payload=payload)
-        replay(store)
-        numbers = [int(row.payload) for row in rows.hot()]
-        assert numbers == [*range(-1920, -1900), *range(-920, -900)]
+            payload = func.convert_to(cast(seq - 100**days, Text), "UTF8")
+            archived.fill(archived.ago(days), 5, key="k", seq=seq, payload=payload)
+        assert replay(store).count == 10
+        assert [int(row.payload) for row in rows.hot()] == [*range(-9905, -9900), *range(-5, 0)]
 
 
 class TestStopped:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PlainSerializer
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -113,6 +113,17 @@ def test_an_instance_that_was_made_unchecked_is_checked(
     outbox.event("order.created", model)
     with Session(engine) as session, session.begin(), pytest.raises(InvalidEvent):
         outbox.publish(session, "order.created", instance)
+
+
+def test_the_json_of_a_dataclass_of_pydantic_need_not_fit_it(outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    @pydantic_dataclass
+    class Due:
+        on: Annotated[date, PlainSerializer(lambda on: f"{on:%d.%m.}")]
+
+    outbox.event("due", Due)
+    with Session(engine) as session, session.begin():
+        outbox.publish(session, "due", Due(DUE))
+    assert [json.loads(row.payload) for row in rows.hot()] == [{"on": "02.01."}]
 
 
 def test_no_kind_of_error_shows_the_value(outbox: Outbox, engine: Engine) -> None:

@@ -122,8 +122,8 @@ def test_what_is_read_stored_or_meant_is_let_through(engine: Any, app: Celery, t
 def test_scoped_sessions_are_seen_and_each_ends_for_itself(engine: Any, task: Any) -> None:
     session = scoped_session(sessionmaker(engine))
     with Session(engine) as first:
-        first.add(Order(id=1))
         session.add(Order(id=2))
+        first.add(Order(id=1))
         first.rollback()
         with pytest.raises(SentPastOutbox):
             task.delay()
@@ -194,10 +194,11 @@ def test_a_session_that_is_gone_is_forgotten(engine: Any, task: Any) -> None:
 DJANGO = """
 import django
 from django.conf import settings
-settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+settings.configure(DATABASES={"default": memory, "second": memory})
 django.setup()
 from celery import Celery
-from django.db import transaction
+from django.db import connection, connections, transaction
 from django.test import TestCase
 from outbox_tasks import Outbox, Settings
 from outbox_tasks.errors import SentPastOutbox
@@ -206,13 +207,14 @@ app = Celery("shop", broker="memory://")
 @app.task(name="shop.mail")
 def mail(): pass
 outbox = Outbox(Settings(destinations={"tasks": "celery://"}))
+connection.ensure_connection()
 outbox.guard(app, "raise")
 
-def refused():
+def refused(alias="default"):
     try:
         mail.delay()
     except SentPastOutbox as error:
-        assert "transaction.atomic() of database 'default' is open" in str(error), error
+        assert f"transaction.atomic() of database '{alias}' is open" in str(error), error
         return True
     return False
 
@@ -226,6 +228,8 @@ class Tests(TestCase):
                 transaction.on_commit(mail.delay)
 
 assert not refused(), "outside"
+with transaction.atomic(using="second"):
+    assert refused("second"), "of a connection that was made after the guard"
 with transaction.atomic():
     assert refused(), "inside"
     with outbox.direct():

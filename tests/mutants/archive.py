@@ -7,7 +7,7 @@ EXPORT, REPLAY = (f"tests/archive/test_{name}.py" for name in ("export", "replay
 FAULTS = [
     Fault("outbox_tasks/archive/export.py", "    if found != expected:\n", "    if False:\n", EXPORT,
         "A damaged file counts as verified."),
-    Fault("outbox_tasks/archive/export.py", 'part.get("number") != day.number]', 'part.get("number") == day.number]',
+    Fault("outbox_tasks/archive/export.py", 'part["number"] != day.number]', 'part["number"] == day.number]',
         EXPORT,
         "The parts of other days of that date leave the manifest."),
     Fault("outbox_tasks/archive/files.py", 'f"{len(text)}:{text}"', "text", EXPORT,
@@ -25,6 +25,10 @@ FAULTS = [
         "A replay that goes on forgets how much of its limit is used."),
     Fault("outbox_tasks/archive/replay.py", "min(replay.until or as_of, as_of)", "replay.until or as_of", REPLAY,
         "A replay meets its own copies."),
+    Fault("outbox_tasks/archive/replay.py", "(lot and size > LOT_BYTES)", "size > LOT_BYTES", REPLAY,
+        "A message larger than a lot is never replayed."),
+    Fault("outbox_tasks/archive/replay.py", 'Batch(None, count - act["count"], facts=', "Batch(None, count, facts=",
+        REPLAY, "The last batch of a replay counts the earlier ones again."),
     Fault("outbox_tasks/archive/replay.py", "after = lot[-1] if len(lot) < len(rows) and lot else end", "after = end",
         REPLAY, "A replay passes over messages of a page of which it has copied the first ones."),
 ]  # fmt: skip

@@ -21,8 +21,6 @@ FAULTS = [
           "                        pass\n", UNIT, "after an outage each dead socket takes as long as the first one"),
     Fault(BROKER, "            if queue_length(producer, queue) >= most:\n                return False\n", "", RELAY,
           "claims pile up"),
-    Fault(BROKER, "BrokerUnreachable(url=redacted(url),", "BrokerUnreachable(url=url.replace('', ''),", UNIT,
-          "an error shows the broker's password"),
     Fault(BROKER, "if timeout is not None and timeout < least:", "if timeout is not None and timeout > least:", INSTALL,
           "a visibility timeout that is too short starts a worker"),
     Fault("outbox_tasks/broker/stamp.py", "client.set(STAMP, outbox, nx=True)", "client.set(STAMP, outbox)", WIRES,

@@ -43,7 +43,6 @@ FAULTS = [
         "tests/integration/test_connections.py", "A long maintenance loses its lock after five seconds."),
     Fault(CONNECTION, 'reason = without_secrets(" ".join(text.split()).rstrip(".?"), url)',
         'reason = " ".join(text.split()).rstrip(".?")',
-        "tests/unit/test_shown.py "
         "tests/integration/test_store_trouble.py::TestServerGone::test_an_address_that_is_wrong_is_named",
         "The error of the database quotes the password."),
     Fault(ENGINE, "PIPE = {**SESSION, **PLANNING", "PIPE = {**SESSION", "tests/integration/test_connections.py",

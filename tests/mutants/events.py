@@ -26,4 +26,9 @@ FAULTS = [
     Fault(DIFF, "            self._open.remove(pair)", "            pass", DIFFS,
         "A model is compared at its first place only."),
     Fault(COMMAND, "        raise SystemExit(1)", "        pass", COMMANDS, "The gate lets changes pass that break."),
+    Fault(COMMAND, 'name or "outbox")', "name)", COMMANDS, "A module without the name of its outbox is refused."),
+    Fault(EVENT, ' and not hasattr(model, "__pydantic_validator__")', "", PUBLISH,
+        "A dataclass of Pydantic whose JSON has another form is refused."),
+    Fault(DIFF, '            before["number"] = before.pop("integer")\n            after.pop("integer", None)\n', "", DIFFS,
+        "An integer that became any number is reported twice."),
 ]  # fmt: skip

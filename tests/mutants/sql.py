@@ -95,7 +95,7 @@ FAULTS = [
           STORE + "TestBuryStrangers",
           "messages for a destination that the relay learns of in a minute are dead letters"),
     Fault(KEYS, "q.since <= moment AND (q.place", "(q.place",
-          OF_KEYS + "a_scheduled_message_holds_only_what_is_behind_it",
+          OF_KEYS + "a_scheduled_message_that_was_held_waits_for_its_time",
           "a scheduled message is sent at once behind another"),
     Fault(KEYS, "AND (q.wall IS NULL OR q.seq < q.wall)", "",
           OF_KEYS + "a_dead_head_blocks_its_key_or_not", "messages overtake a dead letter that blocks"),

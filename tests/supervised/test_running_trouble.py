@@ -16,7 +16,9 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from outbox_tasks import Outbox
+from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.supervised import supervisor
+from outbox_tasks.supervised.store import Runs
 from tests.conftest import Rows, eventually
 from tests.supervised.running import Call, Worker, app, call, outbox, worker
 
@@ -91,6 +93,23 @@ def test_an_end_that_can_not_be_recorded_is_tried_again(
     app.act = act
     worker.run(id)
     eventually(lambda: rows.state(id) == "sent")
+
+
+def test_an_end_whose_answer_is_lost_counts(
+    worker: Worker, call: Call, rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    done = Runs.done
+
+    def lose_the_answer(*args: Any) -> None:
+        monkeypatch.setattr(Runs, "done", done)
+        done(*args)
+        raise DatabaseUnavailable(url="", reason="the connection is lost")
+
+    id = call()
+    monkeypatch.setattr(Runs, "done", lose_the_answer)
+    worker.run(id)
+    assert rows.state(id) == "sent"
+    assert "its lease had run out" not in caplog.text
 
 
 def test_an_end_that_is_never_recorded_leaves_the_row_to_its_lease(

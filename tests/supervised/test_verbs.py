@@ -61,6 +61,7 @@ def test_a_task_is_at_work_until_it_has_run(box: Box, storage: Store, runs: Runs
     assert box.rows("SELECT state, token, attempts FROM outbox_runs") == [("handed over", None, 1)]
     run = begun(box, runs, 1)
     assert box.value("SELECT state FROM outbox_runs") == "running"
+    assert runs.begin(run_of(box, 1), SAME, 60) is None, "a second copy"
     run_out(box)  # and nobody takes it
     assert runs.done(run, [message()])
     assert [box.where(1), box.where(2)] == [["sent"], ["ready"]]
@@ -76,6 +77,13 @@ def test_each_end_puts_the_message_in_one_place(box: Box, storage: Store, runs: 
     assert end(runs, begun(box, runs, 1))
     assert box.where(1) == [place]
     box.check_books()
+
+
+def test_a_dead_letter_keeps_the_end_of_a_long_traceback(box: Box, storage: Store, runs: Runs) -> None:
+    box.write(1)
+    hand_over(storage)
+    assert runs.dead(begun(box, runs, 1), "ValueError", "no such order", "a call\n" * 1000 + "the error")
+    assert str(box.value("SELECT history -> -1 ->> 'traceback' FROM outbox_trouble")).endswith("the error")
 
 
 @pytest.mark.parametrize("how", [*ENDS, "renewed"])
@@ -149,7 +157,9 @@ def test_a_run_that_comes_again_goes_before_the_others_of_its_key(
 def test_its_own_retry_says_what_the_new_copy_says(box: Box, storage: Store, runs: Runs) -> None:
     box.write(1)
     hand_over(storage)
+    box.connection.execute("INSERT INTO outbox_trouble (seq, since) VALUES (1, now())")  # as a redrive does
     assert runs.retry(begun(box, runs, 1), COPY, 3600, "OSError", "busy")
+    assert box.value("SELECT since FROM outbox_trouble") is None, "its age counts from its new time"
     row = "SELECT payload, headers, content_type, deliver_at = due, w.attempts FROM outbox_messages m "
     assert box.rows(f"{row} JOIN outbox_waiting w USING (seq)") == [(b"[1]", {"n": "2"}, "text/x", True, 1)], (
         "it has run once"
@@ -175,6 +185,9 @@ def test_a_task_that_a_worker_does_not_know_comes_again_soon(box: Box, storage: 
     assert hand_over(storage) == 1
     assert runs.unknown(id, SAME, "a worker")
     assert 1 < box.value(left) <= 2, "each time it waits twice as long"
+    assert runs.requeue(begun(box, runs, 1), 100)
+    assert runs.unknown(id, SAME, "a worker")
+    assert box.value(left) <= 1, "until one was begun"
 
 
 class TestBeginBeforeTheRelayHasSettled:
