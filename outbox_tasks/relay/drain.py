@@ -54,7 +54,6 @@ def drain(
         if time.monotonic() > deadline or stop():
             drained.more = True
             break
-        store.claims.keep_house()
     return drained
 
 

@@ -19,6 +19,7 @@ import pytest
 import outbox_tasks
 from outbox_tasks.destinations import batch_size_of, load
 from outbox_tasks.errors import ConfigurationError, NotInstalled, UnknownPublisher
+from outbox_tasks.relay.publishers import SharedPublisher
 from tests.contract.messages import configured
 
 
@@ -41,6 +42,16 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
         monkeypatch.delitem(sys.modules, "pigeon_post", raising=False)
 
     return install
+
+
+def test_a_publisher_is_used_again_after_an_error(distribution: Callable[[str], None]) -> None:
+    """It knows best which of its connections to give up."""
+    made = "class Pigeon:\n    made = 0\n    def __init__(self, *_): Pigeon.made += 1\n"
+    distribution(made + "    def publish(self, messages): raise OSError(Pigeon.made)\n")
+    shared = SharedPublisher(*configured("pigeon://coop"))
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"^1$"):
+            shared.publish([])
 
 
 def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:

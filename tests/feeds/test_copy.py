@@ -18,6 +18,7 @@ from outbox_tasks.cli import outbox as commands
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.bridge import Bridged, bridge
+from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.source import Source, open_source
 from outbox_tasks.feeds.store import Copy, Feeds
 from outbox_tasks.model import Step
@@ -365,7 +366,7 @@ def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
     monkeypatch.setattr("outbox_tasks.feeds.bridge.RUN_SECONDS", 0.0)
     other = App(tmp_path / "other.db")
     box.connection.execute("CREATE TABLE tenants (name text, url text, schema text)")
-    box.connection.execute("INSERT INTO tenants VALUES ('other', %s, NULL)", [other.url])
+    box.connection.execute("INSERT INTO tenants VALUES ('other', %s), ('shop', 'sqlite:////not/that/one')", [other.url])
     query = f"SELECT name, url, schema FROM {box.schema}.tenants WHERE name <> ':x'"
     feeds = {"gone": {"url": "sqlite:////no/such/file.db"}, "wrong": {"url": "oracle://here"},
              "shop": {"url": app.url}, "list": query}  # fmt: skip
@@ -376,6 +377,15 @@ def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
     assert {message.id for message in receiver.got} == written
     assert [(state.name, state.copied, state.failures) for state in Feeds(store).states()] == [
         ("gone", 0, 1), ("other", 3, 0), ("shop", 2, 0)]  # fmt: skip
+    listed = FeedList(store)
+    for moved, count in ((other.url, 0), (app.url, 1)):
+        box.connection.execute("UPDATE tenants SET url = %s", [moved])
+        app.write(count)
+        listed._read_at = float("-inf")
+        source = listed.source("other")
+        assert source is not None
+        assert len(source.look(9)) == count
+    listed.close()
     store.close()
     other.close()
 

@@ -15,7 +15,9 @@ from prometheus_client import generate_latest
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.schema import qualified
+from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.feeds import nudge
+from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.operating.problems import Connections
 from outbox_tasks.relay.store import Store
@@ -86,6 +88,9 @@ def test_the_doctor_names_a_source_that_fails_and_a_wrong_query_for_feeds(store:
     for wrong in ("SELECT nothing", "SELECT 1", "no query", "SELECT * FROM pg_authid"):
         asked = found(fed.replace(feeds={**fed.feeds, "list": wrong}), "feed_list")
         assert "feeds.list" in asked["feed_list"].fact
+    away = fed.replace(database_url="postgresql://127.0.0.1:1/shop", feeds={"list": "SELECT 1"})
+    with closing(Store.connect(away)) as gone, pytest.raises(DatabaseUnavailable):
+        FeedList(gone).listed()
 
 
 def test_the_metrics_of_feeds(store: Store) -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from uuid import uuid4
+from weakref import ref
 
 import pytest
 import redis
@@ -43,6 +44,8 @@ from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
+from outbox_tasks.writing.capture import capturing as store_tasks
+from outbox_tasks.writing.record import Target
 from tests.claims import take_batch
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.sessions import driver
@@ -415,6 +418,15 @@ class TestContexts:
         manager = contextmanager(block)()
         Context().run(manager.__enter__)
         assert not manager.__exit__(LookupError, LookupError(), None)  # the error of the application stays the error
+
+    def test_a_block_that_has_ended_keeps_no_session(self) -> None:
+        class Opened(set[Any]): ...
+
+        kept = ref(session := Opened())
+        with store_tasks(Target(session.add)):
+            pass
+        del session
+        assert kept() is None
 
 
 class TestInAWorker:

@@ -140,6 +140,11 @@ def test_destinations_share_the_room_in_the_publish_queue(new_store: MakeStore, 
     assert len(claimed(store)[0]) == QUEUED_AT_MOST
 
 
+def test_unknown_destinations_are_looked_for_seldom() -> None:
+    pace = Pace()
+    assert [pace.buries() for _ in range(2)] == [True, False]
+
+
 def test_what_was_taken_back_is_told_once(store: Store, rows: Rows) -> None:
     rows.insert()
     claimed(store)

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,13 +32,14 @@ from outbox_tasks.broker.names import (
     WAIT,
 )
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import DeadLetter
+from outbox_tasks.errors import BrokerUnreachable, DeadLetter
+from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claims
-from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
 from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
@@ -262,6 +264,10 @@ class TestDrain:
         assert told == f"sent {sent}" + ", and there may be more" * (sent == self.BATCH)
         assert len(stream) == sent
 
+    def test_ends_after_a_batch_if_its_worker_stops(self, hasty: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker_state, "should_stop", 0)  # the code with which it will exit
+        assert run(hasty, DRAIN_TASK, "orders") == ("SUCCESS", f"sent {self.BATCH}, and there may be more")
+
     def test_its_slot_is_free_once_it_has_ended_and_not_before(
         self, hasty: Celery, store: Store, stream: Stream
     ) -> None:
@@ -383,7 +389,21 @@ def test_the_application_s_broker_does_not_become_the_relay_s(
     assert app.connection_for_write("redis://chosen:1/0").hostname == "chosen"
 
 
-def test_a_feed_is_copied_by_a_task_of_its_own(make: MakeApp, rows: Rows, tmp_path: Path) -> None:
+def test_after_an_outage_of_the_broker_a_task_may_wait_in_a_worker_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_away() -> bool:
+        raise BrokerUnreachable(url="redis://here", reason="gone")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(app.outbox_relay.broker, "prefetch_grows", be_away)
+        assert not app.outbox_relay.tasks_may_wait
+    assert app.outbox_relay.tasks_may_wait
+
+
+def test_a_feed_is_copied_by_a_task_of_its_own(
+    make: MakeApp, rows: Rows, broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     open_source("shop", url).init()
     with sqlite3.connect(tmp_path / "shop.db") as shop:
@@ -396,7 +416,12 @@ def test_a_feed_is_copied_by_a_task_of_its_own(make: MakeApp, rows: Rows, tmp_pa
     assert app.conf.beat_schedule["outbox_tasks.feed"]["options"]["queue"] == "outbox.feed"
     assert feed.apply().get() == "woke 2 of 2"
     assert feed.apply(args=("gone",)).get() == "copied 0, 0 dead"
-    assert feed.apply(args=("shop",)).get() == "copied 2, 0 dead"
+    with monkeypatch.context() as flood:
+        flood.setattr("outbox_tasks.feeds.bridge.ROWS_A_COPY", 1)
+        flood.setattr("outbox_tasks.feeds.task.bridge", partial(bridge, longest=0.0))
+        assert feed.apply(args=("shop",)).get() == "copied 1, 0 dead"
+    assert arguments_of(waiting(broker_url, FEED_QUEUE)[0]) == ["shop"], "it goes on at once"
+    assert feed.apply(args=("shop",)).get() == "copied 1, 0 dead"
     assert feed.apply(args=("another",)).get() == "unknown"
     assert feed.apply().get() == "woke 1 of 1"
     assert [row.state for row in rows.shown()] == ["pending"] * 2

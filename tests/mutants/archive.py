@@ -27,8 +27,6 @@ FAULTS = [
         "A replay meets its own copies."),
     Fault("outbox_tasks/archive/replay.py", "(lot and size > LOT_BYTES)", "size > LOT_BYTES", REPLAY,
         "A message larger than a lot is never replayed."),
-    Fault("outbox_tasks/archive/replay.py", 'Batch(None, count - act["count"], facts=', "Batch(None, count, facts=",
-        REPLAY, "The last batch of a replay counts the earlier ones again."),
     Fault("outbox_tasks/archive/replay.py", "after = lot[-1] if len(lot) < len(rows) and lot else end", "after = end",
         REPLAY, "A replay passes over messages of a page of which it has copied the first ones."),
 ]  # fmt: skip

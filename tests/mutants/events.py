@@ -29,6 +29,7 @@ FAULTS = [
     Fault(COMMAND, 'name or "outbox")', "name)", COMMANDS, "A module without the name of its outbox is refused."),
     Fault(EVENT, ' and not hasattr(model, "__pydantic_validator__")', "", PUBLISH,
         "A dataclass of Pydantic whose JSON has another form is refused."),
-    Fault(DIFF, '            before["number"] = before.pop("integer")\n            after.pop("integer", None)\n', "", DIFFS,
+    Fault(DIFF, '            before["number"] = before.pop("integer")\n            after.pop("integer", None)\n', "",
+        DIFFS,
         "An integer that became any number is reported twice."),
 ]  # fmt: skip

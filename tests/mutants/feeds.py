@@ -44,4 +44,16 @@ FAULTS = [
     Fault(f"{SQL}/forget.sql", "deleted AND ", "",
         f"{COPY}::test_what_was_copied_is_forgotten_only_once_it_is_deleted",
         "A row that is still at its source is forgotten, and copied again."),
+    Fault("outbox_tasks/feeds/feed_list.py", "self._open[:2] == (name, place)", "self._open[0] == name",
+        f"{COPY}::test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other",
+        "A feed whose address was changed is read at the old one."),
+    Fault("outbox_tasks/feeds/feed_list.py", "{**self._found, **own}", "{**own, **self._found}",
+        f"{COPY}::test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other",
+        "A listed feed wins over the one in the settings."),
+    Fault("outbox_tasks/feeds/feed_list.py",
+        "            if isinstance(error, DatabaseUnavailable) and not state.startswith(WRONG_QUERY):\n"
+        "                raise\n", "", "tests/feeds/test_feed_views.py", "An outage is told as a wrong query."),
+    Fault("outbox_tasks/feeds/task.py", "    if done.more:\n", "    if False:\n",
+        "tests/integration/test_tasks.py::test_a_feed_is_copied_by_a_task_of_its_own",
+        "What a run left waits for beat."),
 ]  # fmt: skip

@@ -84,4 +84,11 @@ FAULTS = [
     Fault(STORE + "claims.py", "_no_lease_ends_before = looked.at - FREED_LATELY", "_no_lease_ends_before = looked.at",
           LEASES + "::TestALeaseThatRanOut",
           "a lease that ran out while its settle was rolled back is found a minute late"),
+    Fault(RELAY + "publishers.py",
+          "        try:\n            return publisher.publish(messages)\n        finally:\n"
+          "            self._free.append(publisher)\n",
+          "        outcomes = publisher.publish(messages)\n        self._free.append(publisher)\n"
+          "        return outcomes\n",
+          "tests/contract/test_loading.py", "after an error its publisher is lost, with the connection"),
+    Fault(CLAIM, "        self._buried_at = now\n", "", CLAIMS, "each claim looks for unknown destinations"),
 ]  # fmt: skip

@@ -56,4 +56,10 @@ FAULTS = [
     Fault(WORKER + "resources.py", "**conf.broker_transport_options, **tls, **destination.transport_options}",
           "**destination.transport_options, **tls, **conf.broker_transport_options}", INSTALL,
           "a destination's own options do not count"),
+    Fault(WORKER + "drain_task.py", "_worker_stops() or task_waits()", "task_waits()", TASKS + "::TestDrain",
+          "a worker that is told to stop drains on"),
+    Fault(WORKER + "resources.py", "            except BrokerUnreachable:\n                return False\n",
+          "            except BrokerUnreachable:\n                self._tasks_may_wait = False\n",
+          TASKS + "::test_after_an_outage_of_the_broker_a_task_may_wait_in_a_worker_again",
+          "after one outage of the broker no retry waits in a worker"),
 ]  # fmt: skip

@@ -98,6 +98,6 @@ FAULTS = [
     Fault("outbox_tasks/wire/celery_message.py", 'if names := task.properties.keys() & NO_PROPERTIES:',
         'if names := set():', "tests/unit/test_celery_message.py",
         "A row from anybody compresses or serialises its body again."),
-    Fault(BLOCKS, "        _block.set(current())  #", "        pass  #", "tests/integration/test_capture_contexts.py",
-        "A context keeps the session of a block that has ended."),
+    Fault(BLOCKS, "        _block.set(current())  #", "        pass  #",
+        "tests/integration/test_capture.py::TestContexts", "A context keeps the session of a block that has ended."),
 ]  # fmt: skip
