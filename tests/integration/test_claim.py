@@ -142,7 +142,7 @@ def test_destinations_share_the_room_in_the_publish_queue(new_store: MakeStore, 
 
 def test_unknown_destinations_are_looked_for_seldom() -> None:
     pace = Pace()
-    assert [pace.buries() for _ in range(2)] == [True, False]
+    assert [pace.is_time_to_bury() for _ in range(2)] == [True, False]
 
 
 def test_what_was_taken_back_is_told_once(store: Store, rows: Rows) -> None:
