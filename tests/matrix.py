@@ -51,7 +51,7 @@ UNPACKED = Path.home() / ".cache/outbox_tasks/servers"
 
 OURS = f"{ROOT}[azure,http,web]"
 TOOLS = [
-    "aiosqlite", "alembic", "asyncpg", "django-tasks", "hypothesis", "psutil", "pytest",
+    "aiosqlite", "alembic", "asyncpg", "django-tasks", "hypothesis", "psutil", "pytest", "pytest-celery",
     "playwright", "pytest-timeout", "sqlmodel", "SQLAlchemy[asyncio]", "Flask",
 ]  # fmt: skip
 """What these tests need besides our own package. They are pinned, but for what a cell chooses."""

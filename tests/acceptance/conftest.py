@@ -1,16 +1,18 @@
 """A relay of real processes for each module of tests, in a schema, a stream and a Redis database of its own.
 
-A module says which processes by a fixture `workers`, and may replace `values` and `destinations`.
+A module says which processes by the fixture `celery_worker_cluster`, and may replace `values` and `destinations`.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
+from pytest_celery import CeleryBrokerCluster, CeleryTestBroker
 from sqlalchemy import Engine
 
 from outbox_tasks import Outbox
@@ -82,6 +84,18 @@ def relay(
 def outbox(relay: Relay) -> Outbox:
     """The application's outbox."""
     return Outbox(relay.settings)
+
+
+@pytest.fixture(scope="module")
+def celery_broker_cluster(broker_url: str) -> CeleryBrokerCluster:
+    """The server that runs already: all that is asked of its container is the address."""
+    container = SimpleNamespace(celeryconfig={"url": broker_url, "host_url": broker_url})
+    return CeleryBrokerCluster(CeleryTestBroker(container))
+
+
+@pytest.fixture(scope="module")
+def celery_backend_cluster() -> None:
+    """The relay has no results."""
 
 
 def settled(rows: Rows, within: float = 60.0) -> None:

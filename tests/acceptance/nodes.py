@@ -1,4 +1,4 @@
-"""The processes of a relay: workers and beat."""
+"""Workers and beat of a relay: pytest-celery's nodes, over child processes in place of Docker containers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import psutil
+from pytest_celery import CeleryTestWorker
 
 from outbox_tasks.local.commands import (
     BEAT_READY,
@@ -94,11 +95,12 @@ class Warm:
 warm = cache(Warm)
 
 
-class Node:
-    """A worker or beat: a child process, and its log."""
+class Process:
+    """What a node asks of its container. Here that is a child process, and its log."""
 
     def __init__(self, argv: list[str], log: Path, env: Mapping[str, str], prompt: str) -> None:
         self.argv, self._log, self._env, self._prompt = argv, log, dict(env), prompt
+        self.name = log.stem
         self._former: list[Child] = []
         self._seen = 0
         self.child = self._start()
@@ -106,8 +108,57 @@ class Node:
     def _start(self) -> Child:
         where: Any = {"cwd": self._log.parent, "log": self._log, "stop_timeout": STOP_TIMEOUT}
         if self.argv[:3] == PLAIN and "gevent" not in self.argv:
-            return warm().start(self._log.stem, self.argv[3:], {**os.environ, **self._env}, **where)
-        return Child.start(self._log.stem, self.argv, env=self._env, **where)
+            return warm().start(self.name, self.argv[3:], {**os.environ, **self._env}, **where)
+        return Child.start(self.name, self.argv, env=self._env, **where)
+
+    @property
+    def status(self) -> str:
+        return "running" if self.child.alive else "exited"
+
+    def logs(self) -> str:
+        """All that it wrote, over restarts too."""
+        return self._log.read_text(errors="replace")
+
+    def ready(self) -> bool:
+        """Wait until it says so, since its last start."""
+
+        def is_ready() -> bool:
+            assert self.child.alive, f"{self.name} ended with {self.child.returncode}\n{self.child.tail(40)}"
+            return self._prompt in self.logs()[self._seen :]
+
+        return bool(eventually(is_ready, START_TIMEOUT))
+
+    def kill(self, signal: str) -> None:
+        """Only the process itself; its children live on."""
+        self.child.send_signal(signals.Signals[signal])
+        if signal == "SIGKILL":
+            self.child.wait(60)
+
+    def restart(self, timeout: float) -> None:
+        """Start it again. Children of a killed predecessor go on beside it, as they would."""
+        if self.child.alive:
+            self.child.stop()
+        self._former.append(self.child)
+        self._seen = len(self.logs())
+        self.child = self._start()
+
+    def reload(self) -> None:
+        """Docker's containers are read again; a process is always as it is."""
+
+    def teardown(self) -> None:
+        """End it and all its children."""
+        for child in (*self._former, self.child):
+            child.end()
+
+
+class Node(CeleryTestWorker):
+    """A worker or beat. What is not said here is pytest-celery's."""
+
+    container: Process
+
+    @property
+    def child(self) -> Child:
+        return self.container.child
 
     @property
     def pid(self) -> int:
@@ -118,55 +169,14 @@ class Node:
         return self.child.alive
 
     def hostname(self) -> str:
-        """The worker's name."""
-        name = self.argv[self.argv.index("-n") + 1] if "-n" in self.argv else "celery@%h"
+        """The worker's name. All are on this host."""
+        argv = self.container.argv
+        name = argv[argv.index("-n") + 1] if "-n" in argv else "celery@%h"
         return name.replace("%h", socket.gethostname())
 
     def pool(self) -> list[psutil.Process]:
         """The processes of its prefork pool."""
         return psutil.Process(self.pid).children()
-
-    def logs(self) -> str:
-        """All that it wrote, over restarts too."""
-        return self._log.read_text(errors="replace")
-
-    def wait_for_log(self, text: str) -> None:
-        eventually(lambda: text in self.logs(), START_TIMEOUT)
-
-    def ready(self) -> None:
-        """Wait until it says so, since its last start."""
-
-        def is_ready() -> bool:
-            assert self.alive, f"{self._log.stem} ended with {self.child.returncode}\n{self.child.tail(40)}"
-            return self._prompt in self.logs()[self._seen :]
-
-        eventually(is_ready, START_TIMEOUT)
-
-    def kill(self, signal: int = signals.SIGKILL) -> None:
-        """Only the process itself; its children live on."""
-        self.child.send_signal(signal)
-        if signal == signals.SIGKILL:
-            self.child.wait(60)
-
-    def restart(self) -> None:
-        """Start it again. Children of a killed predecessor go on beside it, as they would."""
-        if self.alive:
-            self.child.stop()
-        self._former.append(self.child)
-        self._seen = len(self.logs())
-        self.child = self._start()
-
-    def end(self) -> None:
-        """End it and all its children."""
-        for child in (*self._former, self.child):
-            child.end()
-
-    def freeze(self) -> None:
-        """SIGSTOP to the process, and wait until it has stopped."""
-        freeze(psutil.Process(self.pid))
-
-    def thaw(self) -> None:
-        self.kill(signals.SIGCONT)
 
 
 class Relay:
@@ -205,7 +215,7 @@ class Relay:
 
     def _start(self, name: str, argv: Sequence[str], prompt: str, values: Mapping[str, Any]) -> Node:
         log = self._directory / f"{name}{next(self._numbers)}.log"
-        self.nodes.append(Node(list(argv), log, self.env(**values), prompt))
+        self.nodes.append(Node(Process(list(argv), log, self.env(**values), prompt), None))
         return self.nodes[-1]
 
     def ready(self) -> Self:
@@ -217,7 +227,7 @@ class Relay:
     def end(self, *nodes: Node) -> None:
         """End these, and forget them."""
         for node in nodes:
-            node.end()
+            node.teardown()
             self.nodes.remove(node)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from celery import Celery
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine, cast, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
@@ -22,6 +22,8 @@ from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.conftest import settled
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
+
+pytestmark = pytest.mark.usefixtures("celery_setup")
 
 CELERY = [sys.executable, "-m", "celery"]
 
@@ -52,23 +54,22 @@ def values(kind: str) -> dict[str, Any]:
     return {"singles": KINDS[kind][2]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def workers(kind: str, relay: Relay) -> None:
-    for argv in KINDS[kind][0]:
-        relay.worker(argv)
+@pytest.fixture(scope="module")
+def celery_worker_cluster(kind: str, relay: Relay) -> CeleryWorkerCluster:
+    workers = [relay.worker(argv) for argv in KINDS[kind][0]]
     relay.beat([*CELERY, *KINDS[kind][1], "-l", "INFO"])
     relay.ready()
+    return CeleryWorkerCluster(*workers)
 
 
-def test_every_worker_answers_and_none_listens(relay: Relay, kind: str) -> None:
+def test_every_worker_answers_and_none_listens(celery_setup: CeleryTestSetup, relay: Relay, kind: str) -> None:
     """Unless a setting says so, nobody can connect to them."""
     expected = ["claim", "maintenance", "publish"] if kind == "deployed" else ["celery"]
 
     def answering() -> list[str]:
-        return sorted(name.partition("@")[0] for reply in app.control.ping() for name in reply)
+        return sorted(name.partition("@")[0] for reply in celery_setup.app.control.ping() for name in reply)
 
-    with Celery(broker=relay.settings.broker_url, set_as_current=False) as app:
-        eventually(lambda: answering() == expected)
+    eventually(lambda: answering() == expected)
     processes = [psutil.Process(node.pid) for node in relay.nodes]
     processes += [child for process in processes for child in process.children(recursive=True)]
     states = {each.status for process in processes for each in process.net_connections("inet")}
@@ -123,7 +124,7 @@ def test_invalid_rows_end_dead_and_hold_up_no_others(
 
 def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(
     kind: str, engine: Engine, postgres_url: str, schema: str, rows: Rows, stream: Stream, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     """To a stream, and through a publisher that fails when two use it at once, as many clients would."""
     ours, count = f"ordered_{kind}", TRANSACTIONS[kind]
     with engine.begin() as connection:

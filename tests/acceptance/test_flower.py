@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from celery import Celery
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -41,13 +41,14 @@ def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def workers(relay: Relay) -> None:
-    relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo", "-E"])
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
+    worker = relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo", "-E"])
     relay.ready()
+    return CeleryWorkerCluster(worker)
 
 
 @pytest.fixture(scope="module")
-def flower(relay: Relay, workers: None) -> Iterator[str]:
+def flower(relay: Relay, celery_worker_cluster: CeleryWorkerCluster) -> Iterator[str]:
     """The address of Flower, watching the relay."""
     port = free_port()
     env = {**relay.env(), **flower_env(PASSWORD)}
@@ -90,7 +91,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 def test_each_message_is_listed_with_its_type_and_destination(
-    flower: str, relay: Relay, engine: Engine, outbox: Outbox
+    flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
 ) -> None:
     """Those that are sent, that wait for their next attempt, and that are dead."""
 
@@ -101,9 +102,8 @@ def test_each_message_is_listed_with_its_type_and_destination(
     eventually(lambda: publish("created") and tasks(flower))  # what was sent before it listens, it does not see
     ids = {word: publish(word) for word in ORDERS}
     drained = {publish("created", to="drained") for _ in range(5)}
-    with Celery(broker=relay.settings.broker_url, set_as_current=False) as app:
-        for _ in range(5):
-            app.send_task(CLAIM_TASK, queue=CLAIM_QUEUE)
+    for _ in range(5):
+        celery_setup.app.send_task(CLAIM_TASK, queue=CLAIM_QUEUE)
 
     def seen(word: str) -> dict[str, Any]:
         return tasks(flower).get(ids[word], {})

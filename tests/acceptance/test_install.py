@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from tests.acceptance.nodes import Node, Relay
+from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 
 WORKERS = [
@@ -32,8 +32,8 @@ def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
     return {**destinations, "shop": {"url": "celery://?task=shop.on_event&queue=shop"}}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def workers(relay: Relay, broker_url: str) -> Iterator[list[Node]]:
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay, broker_url: str) -> Iterator[CeleryWorkerCluster]:
     """At the end the workers must stop cleanly."""
     # Its broker is in no setting of ours; and Celery lets no worker of root take pickles, but for C_FORCE_ROOT.
     env = ["env", f"SHOP_BROKER_URL={broker_url}", "C_FORCE_ROOT=1"]
@@ -44,16 +44,16 @@ def workers(relay: Relay, broker_url: str) -> Iterator[list[Node]]:
     ]
     relay.beat([*celery, "beat", "-l", "DEBUG"], broker_url=None)
     relay.ready()
-    yield started
+    yield CeleryWorkerCluster(*started)
     for worker in started:
-        worker.kill(signal.SIGTERM)
+        worker.kill("SIGTERM")
     for worker in started:
         assert worker.child.wait(60) == 0
         assert "Traceback" not in worker.logs()
 
 
 @pytest.fixture
-def publish(engine: Engine, outbox: Outbox) -> Any:
+def publish(celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox) -> Any:
     """Publishes one message in a transaction of its own; returns its id."""
 
     def commit(to: str, payload: Any) -> str:
@@ -64,7 +64,7 @@ def publish(engine: Engine, outbox: Outbox) -> Any:
 
 
 def test_a_commit_wakes_the_claim_through_the_application_s_broker(
-    workers: list[Node], relay: Relay, broker_url: str, engine: Engine, stream: Stream
+    celery_setup: CeleryTestSetup, relay: Relay, broker_url: str, engine: Engine, stream: Stream
 ) -> None:
     """Beat has its own claims, and says which; what the workers receive beyond those came from the commits."""
     app = Celery("client", broker=broker_url, set_as_current=False)
@@ -73,7 +73,7 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
 
     def claims() -> int:
         beaten = re.findall(r"outbox_tasks\.claim sent\. id->(\S+)", relay.nodes[-1].logs())
-        received = re.findall(r"Task outbox_tasks\.claim\[(\S+)\] received", said(workers))
+        received = re.findall(r"Task outbox_tasks\.claim\[(\S+)\] received", said(celery_setup))
         return len(set(received) - set(beaten))
 
     before = claims()
@@ -82,31 +82,33 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
             id = str(outbox.publish(session, "order.created", {}, to="orders"))
         eventually(lambda id=id: id in stream.ids())
     eventually(lambda: claims() > before + 1)  # beat may say so a moment after a worker
-    assert "; destinations: orders, shop, told" in said(workers)
+    assert "; destinations: orders, shop, told" in said(celery_setup)
     app.close()
 
 
 def test_a_failure_that_passes_is_retried_by_celery_and_no_result_is_kept(
-    workers: list[Node], publish: Any, rows: Rows, broker_url: str
+    celery_setup: CeleryTestSetup, publish: Any, rows: Rows, broker_url: str
 ) -> None:
     id = publish("told", {"fail": 2})
     eventually(lambda: rows.state(id) == "sent")
     [row] = [row for row in rows.shown() if str(row.id) == id]
     assert (row.attempts, row.last_error_code) == (3, "told")
-    assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] retry: Retry in [12]", said(workers))) == 2
+    assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] retry: Retry in [12]", said(celery_setup))) == 2
     ours = re.compile(rb"outbox_tasks|" + id.encode())
     with redis.Redis.from_url(broker_url) as client:
         results = eventually(lambda: [client.get(key) for key in client.keys("*celery-task-meta-*")])
     assert not [result for result in results if result and ours.search(result)]
 
 
-def test_a_failure_for_good_is_a_dead_letter_and_an_alert(workers: list[Node], publish: Any, rows: Rows) -> None:
+def test_a_failure_for_good_is_a_dead_letter_and_an_alert(
+    celery_setup: CeleryTestSetup, publish: Any, rows: Rows
+) -> None:
     """Nor is its task retried, as the application's Task class would have it."""
     id = publish("told", {"refuse": "never"})
     eventually(lambda: rows.state(id) == "dead")
-    eventually(lambda: f"[{id}] raised expected: DeadLetter" in said(workers))
+    eventually(lambda: f"[{id}] raised expected: DeadLetter" in said(celery_setup))
     assert (rows.one(id).attempts, rows.one(id).last_error_code) == (1, "never")
-    eventually(lambda: "warning: told: " in said(workers), 60)
+    eventually(lambda: "warning: told: " in said(celery_setup), 60)
 
 
 def test_a_message_runs_a_task_of_the_application_and_its_own_tasks_still_run(publish: Any, broker_url: str) -> None:
@@ -124,6 +126,6 @@ def calls(broker_url: str, name: str) -> list[dict[str, Any]]:
         return [json.loads(call) for call in client.lrange(name, 0, -1)]
 
 
-def said(workers: list[Node]) -> str:
+def said(setup: CeleryTestSetup) -> str:
     """What all the workers wrote."""
-    return " ".join(worker.logs() for worker in workers)
+    return " ".join(worker.logs() for worker in setup.worker_cluster)

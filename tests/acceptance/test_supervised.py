@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -199,7 +198,7 @@ def test_a_stopping_worker_ends_what_it_runs_and_says_good_bye(shop: Shop) -> No
     assert heartbeats()["prefork"] == ["prefork"]
     id = shop.call("last", "wait")
     eventually(lambda: shop.runs("last"))
-    shop.workers["prefork"].kill(signal.SIGTERM)
+    shop.workers["prefork"].kill("SIGTERM")
     eventually(lambda: re.search("Warm shutdown|shutting down", shop.workers["prefork"].logs()))
     begun = shop.shown(id).locked_until
     eventually(lambda: (shop.shown(id).locked_until - begun).total_seconds() > 2 * LEASE)

@@ -6,7 +6,6 @@ All tests look at one relay, in this order: what an earlier one has left is ther
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -343,7 +342,7 @@ def logs(
     eventually(lambda: ("breaker_open", "away") in [(one["code"], one["which"]) for one in web.problems()])
     assert PRIVATE in " ".join(str(row.last_error) for row in rows.hot())  # the endpoint repeats what it gets
     for node in relay.nodes:
-        node.kill(signal.SIGTERM)
+        node.kill("SIGTERM")
     for node in relay.nodes:
         node.child.wait(60)
     return {name: node.logs() for name, node in (("beat", beat), ("claim", claiming), ("publish", publishing))}

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Browser, BrowserContext, Page, expect
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import func
 
 from lab.proxy import Proxy, through
@@ -38,11 +39,12 @@ Open = Callable[..., Page]
 expect.set_options(timeout=PATIENCE)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def workers(relay: Relay) -> None:
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
     relay.beat()
-    relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo"])
+    worker = relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo"])
     relay.ready()
+    return CeleryWorkerCluster(worker)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def new_window(chromium: Browser, site: str, **options: Any) -> BrowserContext:
 
 
 @pytest.fixture
-def open_page(window: BrowserContext, site: str) -> Iterator[Open]:
+def open_page(window: BrowserContext, site: str, celery_setup: CeleryTestSetup) -> Iterator[Open]:
     """Opens pages, by themselves in a tab. No page may ask for anything from elsewhere, or for what its own policy
     forbids."""
     opened: list[Page] = []

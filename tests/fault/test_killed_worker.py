@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections import Counter
 
@@ -86,7 +85,7 @@ def test_a_drain_ends_after_its_batch_when_its_worker_is_told_to_stop(relay: Rel
     ids = slow_messages(rows)  # a batch takes two seconds: a drain would send several
     relay.beat(**CALM)
     eventually(lambda: any(row.begun for row in rows.hot()))
-    worker.kill(signal.SIGTERM)
+    worker.kill("SIGTERM")
     worker.child.wait(60)
     assert len(stream) == BATCH_SIZE
     worker.restart()

@@ -96,7 +96,7 @@ def test_after_a_failover_all_go_on_with_the_new_master(
     ids += rows.insert(200)
     ids.append(published())
     drained(rows)
-    beat.end()
+    beat.teardown()
     for _ in range(3):  # without beat the nudge alone wakes the claim
         eventually(arrives)
     drained(rows)
