@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -55,27 +54,17 @@ def figures(messages: Any = MESSAGES, arrived: Any = ARRIVED, killed: int = 5) -
     return {**counted({"1", "2", "3", "5"}, {"4"}, messages, arrived), "killed": killed, "failures": 9}
 
 
-def test_people_read_what_happened_and_the_verdict() -> None:
+def test_a_verdict_says_what_is_wrong_and_what_could_not_be_shown() -> None:
     output = io.StringIO()
     show(figures(), Console(file=output, width=100))
     assert (figures()["retried"], figures()["duplicates"], figures()["delivered"]) == (2, 3, 3)
-    assert re.search("a worker that was killed +5\n", output.getvalue())
     assert output.getvalue().endswith("✓ Nothing was lost, and nothing that was rolled back was delivered.\n")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        (figures(arrived=ARRIVED[1:]), "✗ Committed, yet missing at the destination: 1"),
-        (figures(arrived=[*ARRIVED, "4"]), "✗ Delivered, though nobody had committed them: 1"),
-        (figures(arrived=[*ARRIVED, "1"]), "✗ Arrived more than once, without a recorded cause: 1"),
-        (
-            figures({**MESSAGES, "2": ("dead", "bad")}),
-            "✗ One message can't be delivered, and there are dead letters: 2",
-        ),
-        (figures({**MESSAGES, "3": ("retrying", "bad")}), "! Still on their way: 1 messages. Is the machine busy?"),
-        (figures(killed=0), "! No publish worker was met while it was sending, to be killed"),
-    ],
-)
-def test_a_verdict_says_what_is_wrong_and_what_could_not_be_shown(wrong: dict[str, int], text: str) -> None:
-    assert verdict(wrong) == [text]
+    wrong = {
+        "✗ Committed, yet missing at the destination: 1": figures(arrived=ARRIVED[1:]),
+        "✗ Delivered, though nobody had committed them: 1": figures(arrived=[*ARRIVED, "4"]),
+        "✗ Arrived more than once, without a recorded cause: 1": figures(arrived=[*ARRIVED, "1"]),
+        "✗ One message can't be delivered, and there are dead letters: 2": figures({**MESSAGES, "2": ("dead", "bad")}),
+        "! Still on their way: 1 messages. Is the machine busy?": figures({**MESSAGES, "3": ("retrying", "bad")}),
+        "! No publish worker was met while it was sending, to be killed": figures(killed=0),
+    }
+    assert {text: verdict(given) for text, given in wrong.items()} == {text: [text] for text in wrong}

@@ -3,14 +3,10 @@ it did, and no claim that did nothing. Flower shows that to those who have its p
 
 from __future__ import annotations
 
-import base64
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
@@ -62,30 +58,18 @@ def test_it_is_on_loopback_only_and_refuses_a_wrong_password(flower: str) -> Non
     port = int(flower.rpartition(":")[2])
     listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
     assert {c.laddr.ip for c in listening} == {LOOPBACK}
-    for page, login in (("api/tasks", None), ("tasks", "outbox:wrong")):
-        with pytest.raises(urllib.error.HTTPError) as refusal:
-            read(f"{flower}/{page}", login)
-        assert refusal.value.code == 401
-        refusal.value.close()
-
-
-def read(url: str, login: str | None = f"outbox:{PASSWORD}") -> bytes:
-    request = urllib.request.Request(url)
-    if login:
-        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return bytes(answer.read())
+    for page, login in (("api/tasks", None), ("tasks", ("outbox", "wrong"))):
+        assert httpx.get(f"{flower}/{page}", auth=login, timeout=60).status_code == 401
 
 
 def tasks(flower: str) -> dict[str, dict[str, Any]]:
     """What Flower's API lists, by task id."""
-    found: dict[str, dict[str, Any]] = json.loads(read(f"{flower}/api/tasks"))
+    found: dict[str, dict[str, Any]] = httpx.get(f"{flower}/api/tasks", auth=("outbox", PASSWORD), timeout=60).json()
     return found
 
 
 ORDERS: dict[str, dict[str, Any]] = {
     "created": {}, "stubborn": {"fail": 2}, "hopeless": {"fail": 99}, "refused": {"refuse": "429: can't"},
-    "delayed": {"fail": 1, "retry_after": 50},  # so that it still waits when it is seen
 }  # fmt: skip
 """What a message tells its destination to do, by the last word of its type."""
 
@@ -93,8 +77,6 @@ ORDERS: dict[str, dict[str, Any]] = {
 def test_each_message_is_listed_with_its_type_and_destination(
     flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
 ) -> None:
-    """Those that are sent, that wait for their next attempt, and that are dead."""
-
     def publish(word: str, to: str = "told") -> str:
         with Session(engine) as session, session.begin():
             return str(outbox.publish(session, f"order.{word}", ORDERS[word], to=to))
@@ -113,14 +95,8 @@ def test_each_message_is_listed_with_its_type_and_destination(
     ):  # fmt: skip
         eventually(lambda: (seen(word).get("state"), seen(word).get("retries")) == (state, retries))  # noqa: B023
         task = seen(word)
-        assert task["name"] == PUBLISH_TASK
-        assert f"order.{word}" in task["args"]
-        assert "told" in task["args"]
-        assert (task["received"] is None, task["started"] is None) == (False, False)
+        assert (task["name"], f"order.{word}" in task["args"], "told" in task["args"]) == (PUBLISH_TASK, True, True)
     assert "429: can't" in seen("refused")["exception"]
-    eventually(lambda: seen("delayed").get("eta"))  # it waits for its next attempt, whose time is shown
-    assert datetime.fromisoformat(seen("delayed")["eta"]).astimezone(UTC) > datetime.now(UTC)
-    assert (seen("delayed")["state"], seen("delayed")["retries"]) in (("RETRY", 0), ("RETRY", 1), ("RECEIVED", 1))
 
     def results(name: str) -> list[str]:
         return [task["result"] for task in tasks(flower).values() if (task["name"], task["state"]) == (name, "SUCCESS")]

@@ -31,9 +31,9 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
+from tests.integration.acting import acts
 from tests.integration.archived import Archived
 from tests.integration.conftest import Command
-from tests.integration.test_redrive import acts
 from tests.storage.conftest import Box
 from tests.storage.people import Acting
 from tests.storage.relaying import Receiver, drained

@@ -7,10 +7,26 @@ from contextlib import closing
 from typing import Any
 from uuid import UUID, uuid4
 
+from sqlalchemy import text
+
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.messages.acts import Done
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
+from tests.conftest import Rows, seconds_from_now
+
+DEAD = Filter(states=("dead",))
+
+
+def bury(rows: Rows, count: int = 1, **columns: Any) -> list[str]:
+    """Dead letters, of a minute ago."""
+    dead = {"status": "dead", "dead_at": seconds_from_now(-60), "attempts": 3, "last_error_code": "http_400"}
+    return rows.insert(count, **{**dead, "last_error": "refused: no such order 42", **columns})
+
+
+def acts(rows: Rows) -> list[Any]:
+    """The audit."""
+    return rows._read(text(f"SELECT * FROM {rows.tables.audit} ORDER BY seq"))
 
 
 def acted(

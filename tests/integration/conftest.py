@@ -59,9 +59,15 @@ def environment(settings: Settings, **more: Any) -> dict[str, str]:
 
 
 @pytest.fixture
-def command(store: Store, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command_settings() -> dict[str, Any]:
+    """Settings of the commands that differ from those of the test's store."""
+    return {}
+
+
+@pytest.fixture
+def command(store: Store, command_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs `outbox-tasks` at the test's outbox, with what a person types."""
-    for name, value in {**environment(store.settings), "COLUMNS": "200"}.items():
+    for name, value in {**environment(store.settings, **command_settings), "COLUMNS": "200"}.items():
         monkeypatch.setenv(name, value)
     return lambda *arguments, typed=None: CliRunner().invoke(
         cli.outbox, arguments, input=typed, prog_name="outbox-tasks"

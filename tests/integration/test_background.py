@@ -21,8 +21,8 @@ from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.acting import DEAD, acts, bury
 from tests.integration.conftest import environment
-from tests.integration.test_redrive import DEAD, acts, bury
 
 MakeRunner = Callable[[], Runner]
 
@@ -172,8 +172,7 @@ class TestStop:
             stopped = pool.submit(new_runner().stop, entry, "bob")
             with pytest.raises(TimeoutError):
                 stopped.result(0.2)
-            changed = batches.do_batch(run, runner._database, act_of(runner, entry))
-            assert changed.changed == 2
+            assert batches.do_batch(run, runner._database, act_of(runner, entry)).changed == 2
         assert (act_of(runner, entry)["facts"]["stopped"], each_once(rows, entry)) == ("bob", 2)
 
 

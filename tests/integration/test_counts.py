@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import ARRAY, Connection, Text, func, literal, literal_column, select, text
+from sqlalchemy import Connection, func, literal, literal_column, text
 
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import overview
@@ -95,7 +95,8 @@ class TestOldest:
         [
             ([], None),
             ([due(60), due(600, priority=-1), due(6000, **DEAD)], 600),
-            ([due(-60, created_at=seconds_from_now(-6000))], None),
+            ([due(-60, created_at=seconds_from_now(-6000), attempts=5)], None),
+            ([due(-60, attempts=5), due(60, created_at=seconds_from_now(-6000), attempts=5)], 60),
             # As it looks when no worker publishes: claimed again and again.
             ([AGAIN], 600),
             ([{**AGAIN, "key": "k"}], 600),
@@ -113,13 +114,6 @@ class TestOldest:
         assert found.oldest == (None if oldest is None else pytest.approx(oldest, abs=30))
         assert found.held_up == (1 if {"status": "dead", "key": "a"}.items() <= (messages or [{}])[0].items() else 0)
 
-    def test_of_a_retry_counts_from_when_it_is_due_again(self, store: Store, rows: Rows) -> None:
-        old = {"created_at": seconds_from_now(-6000), "attempts": 5}
-        rows.insert(1, **due(-60, **old))
-        assert (of(store).oldest, of(store).due) == (None, 0)
-        rows.insert(1, **due(60, **old))
-        assert of(store).oldest == pytest.approx(60, abs=30)
-
     def test_is_behind_a_dead_one_if_that_does_not_block(
         self, new_store: MakeStore, rows: Rows, stream: Stream
     ) -> None:
@@ -128,10 +122,6 @@ class TestOldest:
         rows.insert(4, **due(600, key="a"))
         store.claims.keep_house()  # frees the key
         assert (of(store).held_up, of(store).oldest) == (0, pytest.approx(600, abs=30))
-
-    def test_of_a_time_of_minus_infinity_is_long(self, store: Store, rows: Rows) -> None:
-        rows.insert(1, locked_until=literal_column("'-infinity'::timestamptz"))
-        assert of(store).oldest == 1e10
 
 
 def test_counts_beyond_the_bound_are_estimated(
@@ -154,12 +144,6 @@ def test_counts_beyond_the_bound_are_estimated(
     assert found.states["leased"] == 7
     few = of(store, "mails", bound=1000)
     assert (few.states["pending"], few.estimated) == (500, set())
-
-
-def test_counts_of_a_small_table_are_exact_beyond_the_bound(store: Store, rows: Rows) -> None:
-    rows.insert(3023, status="dead", dead_at=seconds_from_now(-5))
-    found = of(store, bound=1000)
-    assert (found.states["dead"], found.estimated) == (3023, set())
 
 
 def test_looks_at_many_rows_read_few_of_them(store: Store, rows: Rows, connection: Connection) -> None:
@@ -238,26 +222,16 @@ def test_sends_are_counted_by_the_time_they_ended(store: Store, rows: Rows) -> N
 
 
 def test_the_counts_of_a_hundred_destinations_are_read_by_their_index(store: Store, rows: Rows) -> None:
-    t = rows.tables.tallies
-    minutes = func.generate_series(0, 359).table_valued("minute", name="m").render_derived()
-    names = func.generate_series(1, 100).table_valued("number", name="n").render_derived()
-    outcomes = func.unnest(literal(["sent", "retry"], ARRAY(Text))).table_valued("outcome", name="o").render_derived()
-    at = func.date_trunc("minute", func.now()) - minutes.c.minute * literal_column("interval '1 minute'")
-    made = select(at, func.concat("d", names.c.number), outcomes.c.outcome, literal(5)).select_from(
-        minutes.join(names, literal(True)).join(outcomes, literal(True))
+    tallies = rows.tables.tallies
+    filled = (
+        f"INSERT INTO {tallies} SELECT date_trunc('minute', now()) - m * interval '1 minute', 'd' || n, o, 5"
+        " FROM generate_series(0, 359) m, generate_series(1, 100) n, unnest('{sent,retry}'::text[]) o"
     )
     with rows.engine.begin() as connection:
-        connection.execute(t.insert().from_select(["minute", "destination", "outcome", "count"], made))
-
-    def read(destination: str | None) -> tuple[int, set[str]]:
-        """How many rows of the table were read, and how."""
+        connection.execute(text(filled))
+    for destination, most in ((None, 100), ("d7", 1)):
         outcomes = {"arrived": ["sent"], "failures": ["retry"], "destination": destination}
         plan = explained(store, "report/course.sql", {"width": 300, "spans": 36, **outcomes})
-        scans = [node for node in plan if node.get("Relation Name") == t.name]
-        return sum(node["Actual Rows"] for node in scans), {node.get("Index Name", "none") for node in scans}
-
-    for name, most in ((None, 100), ("d7", 1)):
-        number, how = read(name)
-        assert how == {"outbox_tallies_pkey"}
-        assert number <= most * 2 * 181
-    assert len(courses(store, 300, 36)) == 100
+        scans = [node for node in plan if node.get("Relation Name") == tallies.name]
+        assert {node.get("Index Name") for node in scans} == {"outbox_tallies_pkey"}
+        assert sum(node["Actual Rows"] for node in scans) <= most * 2 * 181

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.claims import claimed, take
 from tests.conftest import MakeStore, Rows, eventually
-from tests.integration.test_status import Run, env, run  # noqa: F401
+from tests.integration.conftest import Command
 from tests.integration.test_traffic import Destination, taken
 
 WHY = "black friday"
@@ -91,15 +92,12 @@ def test_a_limit_that_no_setting_could_have_is_refused(store: Store) -> None:
     refused: list[tuple[dict[str, Any], float | None, str]] = [
         ({}, None, "say which limit"),
         ({"rate_limit": 0}, None, "rate_limit can't be 0: Input should be greater than or equal to 0.0001"),
-        ({"rate_limit": float("nan")}, None, "rate_limit can't be nan"),
-        ({"concurrency": 1.5}, None, "concurrency can't be 1.5"),
         ({"singles": "some"}, None, "singles can't be 'some': it must be a number from 0 to 200, or \"all\""),
         ({"singles": 7}, 0, "seconds can't be 0"),
     ]
     for wanted, seconds, rule in refused:
-        with pytest.raises(ActRefused) as refusal:
+        with pytest.raises(ActRefused, match=re.escape(rule)):
             limit(store, seconds, **wanted)
-        assert rule in str(refusal.value)
     assert not store.ask("traffic/limits.sql")
 
 
@@ -126,21 +124,18 @@ def test_a_single_that_fails_waits_in_the_table_if_only_a_claim_may_count_it(sto
 
 
 def test_singles_in_the_queue_go_back_and_no_more_are_taken_than_the_rate_allows(store: Store, rows: Rows) -> None:
+    """But they stay there if only their number is limited."""
     rows.insert(50)
-    singles = claimed(store)[0]
-    assert len(singles) == 50
-    limit(store, rate_limit=2)
-    counts_soon(store, "rate_limit", 2)
-    assert store.leases.begin(singles[0].token, "orders") is None
-    eventually(lambda: taken(store))
-    assert sum(taken(store).values()) <= 2
-
-
-def test_singles_in_the_queue_stay_there_if_only_their_number_is_limited(store: Store, rows: Rows) -> None:
-    rows.insert(3)
-    first, *_ = claimed(store)[0]
+    first, second, *others = claimed(store)[0]
+    assert len(others) == 48
     limit(store, singles=0)
     assert store.leases.begin(first.token, "orders") is not None
+    limits.clear(store, "orders", "anna")
+    limit(store, rate_limit=2)
+    counts_soon(store, "rate_limit", 2)
+    assert store.leases.begin(second.token, "orders") is None
+    eventually(lambda: taken(store))
+    assert sum(taken(store).values()) <= 2
 
 
 @pytest.fixture
@@ -187,23 +182,19 @@ def test_a_lower_concurrency_ends_the_drains_that_are_too_many(draining: Destina
     eventually(lambda: most_of_a_moment() > 3, 10)
 
 
-def test_the_command_shows_sets_and_clears_limits(run: Run) -> None:  # noqa: F811
-    assert "rate_limit: none, the default\n" in run("limit", "orders").stdout
-    done = run("limit", "orders", "--rate", "20", "--singles", "all", "--for", "2h", "--why", WHY, "--who", "anna")
+def test_the_command_shows_sets_and_clears_limits(command: Command) -> None:
+    assert "rate_limit: none, the default\n" in command("limit", "orders").stdout
+    done = command("limit", "orders", "--rate", "20", "--singles", "all", "--for", "2h", "--why", WHY, "--who", "anna")
     assert (done.exit_code, done.stdout.splitlines()[0][:38]) == (0, "rate_limit: 20 a second, by anna until")
-    done = run("limit", "orders", "--rate", "5", "--why", "calmer", "--who", "bob")
+    done = command("limit", "orders", "--rate", "5", "--why", "calmer", "--who", "bob")
     assert done.stdout.startswith("Before, rate_limit was 20 a second, by anna until 2")
-    told = json.loads(run("limit", "orders", "--json").stdout)
+    told = json.loads(command("limit", "orders", "--json").stdout)
     assert (told["rate_limit"]["value"], told["rate_limit"]["change"]["who"]) == (5, "bob")
     assert (told["singles"]["value"], told["concurrency"]["change"]) == ("all", None)
-    audit = run("audit").stdout
+    audit = command("audit").stdout
     assert "limit orders" in audit
     assert "set rate_limit 20, singles all, ends 2" in audit
-    assert run("limit", "orders", "--clear").stdout.startswith("Cleared: rate_limit, singles.\n")
-    assert run("limit", "orders", "--clear").stdout.startswith("Cleared: nothing, nobody had set a limit.\n")
-
-
-def test_a_limit_without_a_reason_is_bad_usage(run: Run) -> None:  # noqa: F811
-    refused = run("limit", "orders", "--rate", "5")
+    assert command("limit", "orders", "--clear").stdout.startswith("Cleared: rate_limit, singles.\n")
+    assert command("limit", "orders", "--clear").stdout.startswith("Cleared: nothing, nobody had set a limit.\n")
+    refused = command("limit", "orders", "--rate", "5")
     assert (refused.exit_code, "say why" in refused.output) == (2, True), refused.output
-    assert json.loads(run("limit", "orders", "--json").stdout)["rate_limit"]["change"] is None

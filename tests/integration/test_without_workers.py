@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,16 +18,6 @@ from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CRON = (EXAMPLES / "cron" / "outbox.cron").read_text()
-
-
-class Context:
-    """What Lambda tells a function of its time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def get_remaining_time_in_millis(self) -> int:
-        return int(self._seconds * 1000)
 
 
 @pytest.fixture
@@ -47,22 +37,27 @@ def function(
     return module
 
 
+def run(function: ModuleType, seconds: float) -> None:
+    """As Lambda does, which tells a function of its time."""
+    function.run({}, SimpleNamespace(get_remaining_time_in_millis=lambda: int(seconds * 1000)))
+
+
 class TestFunction:
     def test_sends_what_is_due(self, function: ModuleType, rows: Rows, stream: Stream, capsys: Any) -> None:
         ids = rows.insert(5) + rows.insert(2, key="order:1")
         rows.insert(1, locked_until=seconds_from_now(600))
-        function.run({}, Context(60))
+        run(function, 60)
         assert sorted(stream.ids()) == sorted(ids)
         assert json.loads(capsys.readouterr().out)["sent"] == 7
 
     def test_stops_in_good_order_when_its_time_is_over(self, function: ModuleType, rows: Rows, stream: Stream) -> None:
         """It has a second, for messages that go one by one. What it has not sent is in nobody's hands."""
         rows.insert(2000, attempts=1, last_error_code="failed_alone")
-        function.run({}, Context(1))
+        run(function, 1)
         left = rows.hot()
         assert 0 < len(left) == 2000 - len(stream)
         assert {row.lease for row in left} == {None}
-        function.run({}, Context(600))
+        run(function, 600)
         assert len(stream) == len(set(stream.ids())) == 2000
 
     def test_is_what_the_template_names(self, function: ModuleType) -> None:
@@ -83,26 +78,16 @@ def lines_of_cron() -> list[str]:
     return [line.split(maxsplit=6)[6] for line in CRON.splitlines() if line.startswith(("*", "17"))]
 
 
-class TestCron:
-    @pytest.fixture
-    def run(self, settings: MakeSettings, rows: Rows, schema: str, stream: Stream, tmp_path: Path) -> Any:
-        made = settings()
-        (tmp_path / "outbox.env").write_text(
-            f"OUTBOX_DATABASE_URL='{made.database_url}'\nOUTBOX_DATABASE_SCHEMA={schema}\n"
-            f"OUTBOX_DESTINATIONS='{json.dumps({'orders': {'url': stream.url}})}'\n"
-        )
-
-        def run(command: str) -> str:
-            there = command.replace("/etc/outbox/outbox.env", str(tmp_path / "outbox.env"))
-            env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-            done = subprocess.run(["/bin/sh", "-c", there], env=env, cwd=tmp_path, capture_output=True, text=True)
-            return done.stdout + done.stderr
-
-        return run
-
-    def test_drains_silently(self, run: Any, rows: Rows, stream: Stream) -> None:
-        ids = rows.insert(5)
-        drain, maintain = lines_of_cron()
-        assert run(drain) == ""
-        assert sorted(stream.ids()) == sorted(ids)
-        assert run(maintain) == ""
+def test_cron_drains_silently(settings: MakeSettings, rows: Rows, schema: str, stream: Stream, tmp_path: Path) -> None:
+    place = tmp_path / "outbox.env"
+    place.write_text(
+        f"OUTBOX_DATABASE_URL='{settings().database_url}'\nOUTBOX_DATABASE_SCHEMA={schema}\n"
+        f"OUTBOX_DESTINATIONS='{json.dumps({'orders': {'url': stream.url}})}'\n"
+    )
+    ids = rows.insert(5)
+    for line in lines_of_cron():
+        argv = ["/bin/sh", "-c", line.replace("/etc/outbox/outbox.env", str(place))]
+        env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+        done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout + done.stderr == ""
+    assert sorted(stream.ids()) == sorted(ids)

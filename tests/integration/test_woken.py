@@ -20,8 +20,7 @@ from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
-from tests.integration.acting import acted
-from tests.integration.test_redrive import bury
+from tests.integration.acting import acted, bury
 
 
 def redrive(store: Store, rows: Rows) -> None:

@@ -14,7 +14,7 @@ ACTS, TRY, FIND = "tests/storage/test_acts.py", "tests/storage/test_try.py", "te
 COUNTS = "tests/integration/test_counts.py::TestOldest"
 LIMITS = (
     "tests/integration/test_limits.py::test_what_a_person_has_set_counts_until_its_end_by_the_databases_clock "
-    "tests/integration/test_limits.py::test_singles_in_the_queue_stay_there_if_only_their_number_is_limited"
+    "tests/integration/test_limits.py::test_singles_in_the_queue_go_back_and_no_more_are_taken_than_the_rate_allows"
 )
 FILTERS = "tests/unit/test_filters.py"
 

@@ -13,7 +13,6 @@ SETTLES, BEGINS = (f"{STORE}Test{name} {STORE}TestFence" for name in ("Settle", 
 OVER, RECALLS = STORE + "TestALeaseThatRanOut", STORE + "TestRecall"
 OPENS, TRIES = BREAKER + "TestOpening", BREAKER + "TestTrying"
 KEYS_AND_DRAINS = "tests/storage/test_keys.py tests/storage/test_drain.py tests/supervised/test_verbs.py"
-MOVES = "tests/integration/test_transitions.py"
 PAUSES = TRIES + "::test_three_tries_that_fail_double_the_pause_up_to_the_longest"
 
 FAULTS = [
@@ -116,6 +115,6 @@ FAULTS = [
         "what waits behind a message that was sent is forgotten"),
     Fault(SQL + "deliver/settle.sql", "= :token\n  RETURNING", "= NULL\n  RETURNING", KEYS_AND_DRAINS,
         "what fails leaves its key busy for ever"),
-    Fault(SQL + "deliver/settle.sql", "NOT EXISTS (SELECT FROM ours WHERE step = 'retry')", "false", MOVES,
+    Fault(SQL + "deliver/settle.sql", "NOT EXISTS (SELECT FROM ours WHERE step = 'retry')", "false", KEYS_AND_DRAINS,
         "a settle leaves the lease"),
 ]  # fmt: skip

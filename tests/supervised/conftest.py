@@ -12,7 +12,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.supervised.store import Runs
 from tests.claims import drain_batches
 from tests.conftest import MakeStore
-from tests.integration.conftest import archived, command, lease, outbox, page_settings, visit  # noqa: F401
+from tests.integration.conftest import archived, command, command_settings, lease, outbox, page_settings, visit  # noqa: F401
 from tests.storage.conftest import box, next_settings, tables  # noqa: F401
 from tests.supervised.tasks import Send, Tasks, supervised
 

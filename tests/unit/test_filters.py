@@ -92,9 +92,8 @@ def test_what_an_address_may_say() -> None:
     assert filters.query_of(filters.asked(query)) == {name: value for name, [value] in query.items()}
     refused: list[dict[str, list[str]]] = [
         {"state": ["alive"]}, {"group": ["0123456789ab"], "state": ["sent"]}, {"older-than": ["9" * 400 + "d"]},
-        {"newer-than": ["36501d"]}, {"newer-than": ["1e3s"]}, {"older-than": ["٣d"]}, {"older-than": ["1h30m"]},
-        {"older-than": ["-1s"]}, {"older-than": ["90"]}, {"key": ["x" * 501]}, {"type": ["*a" * 6]},
-        {"key": ["a\0b"]}, {"destination": ["\ud800"]},
+        {"newer-than": ["36501d"]}, {"newer-than": ["1e3s"]}, {"older-than": ["٣d"]}, {"older-than": ["-1s"]},
+        {"older-than": ["90"]}, {"key": ["x" * 501]}, {"type": ["*a" * 6]}, {"key": ["a\0b"]},
     ]  # fmt: skip
     for query in refused:
         with pytest.raises(InvalidFilter):

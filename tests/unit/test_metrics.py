@@ -190,19 +190,16 @@ def begin_and_leave() -> tuple[list[str], list[str]]:
     return during, os.listdir(tempfile.gettempdir())  # noqa: PTH208
 
 
-def test_the_main_process_removes_its_directory(tmp_path: Path) -> None:
-    during, after = fresh(begin_and_leave, tmp_path)
-    assert [name.startswith("outbox-metrics-") for name in during] == [True]
-    assert after == []
-
-
 def begin_in_a_given_one() -> str:
     listening()
     settle(verdict(Step.SENT))
     return os.environ[VARIABLE]
 
 
-def test_a_given_directory_is_used_and_left(tmp_path: Path) -> None:
+def test_the_main_process_removes_its_directory_but_no_given_one(tmp_path: Path) -> None:
+    during, after = fresh(begin_and_leave, tmp_path)
+    assert [name.startswith("outbox-metrics-") for name in during] == [True]
+    assert after == []
     given = tmp_path / "given"
     assert fresh(begin_in_a_given_one, tmp_path, given) == str(given)
     assert {file.name.partition("_")[0] for file in given.glob("*.db")} == {"counter", "histogram"}

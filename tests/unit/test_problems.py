@@ -43,11 +43,8 @@ def consequences(code: str) -> set[str]:
     return found
 
 
-def test_no_problem_explains_itself_on_any_way() -> None:
+def test_no_problem_explains_itself_on_any_way_and_each_that_does_is_one() -> None:
     assert [code for code in FOLLOWING if code in consequences(code)] == []
-
-
-def test_every_root_and_every_consequence_is_a_problem() -> None:
     assert {*FOLLOWING, *(code for codes in FOLLOWING.values() for code in codes)} <= CODES
 
 
@@ -87,14 +84,11 @@ def test_what_follows_is_below_the_deepest_root_and_only_there() -> None:
     assert len(folded([problem("paused", "orders"), problem("stale", "mails")])) == 2
     [away] = folded([problem("no_claims"), problem("broker_away"), problem("no_workers")])
     assert {each.code for each in away.follows} == {"no_claims", "no_workers"}
-
-
-def test_a_root_is_as_bad_as_what_follows_from_it_unless_people_wanted_it() -> None:
-    stale = Problem("stale", Severity.ERROR, "", "", "", "orders")
+    stale = problem("stale", "orders")
     [held] = folded([Problem("writer_open", Severity.WARNING, "", "", ""), stale])
-    assert (held.code, held.severity) == ("writer_open", Severity.ERROR)
+    assert (held.code, held.severity) == ("writer_open", Severity.ERROR), "as bad as what follows from it"
     [paused] = folded([Problem("paused", Severity.NOTE, "", "", "", "orders"), stale])
-    assert (paused.code, paused.severity) == ("paused", Severity.NOTE)
+    assert (paused.code, paused.severity) == ("paused", Severity.NOTE), "unless people wanted it"
 
 
 def test_of_many_problems_of_a_code_the_first_are_named_and_the_rest_counted() -> None:
@@ -166,9 +160,6 @@ def test_the_next_try_matters_until_a_send_arrives() -> None:
     assert status(put_off=9.0).waits_for == status(put_off=9.0, failed_ago=2.0, arrived_ago=3.0).waits_for == 9.0
     assert status(put_off=9.0, arrived_ago=3.0).waits_for is None
     assert status(put_off=9.0, failed_ago=3.0, arrived_ago=2.0).waits_for is None
-
-
-def test_what_people_have_paused_is_not_said_to_fail() -> None:
     facts: dict[str, Any] = {"refused": 9, "failed": 9.0, "failed_ago": 1.0, "waiting": 9}
     assert status(**facts, breaker={"state": "paused", "failures": 0}).state == "paused"
     assert status(**facts, configured=False).state == "unknown"

@@ -40,7 +40,6 @@ SECRET = "hunter2hunter"
         (f"https://hooks.slack.com/services/T0/B0/{SECRET}", "https://hooks.slack.com/…"),
         (f"https://discord.com:443/api/webhooks/1/{SECRET}?wait=true", "https://discord.com:443/…"),
         (f"https://shop.example?token={SECRET}", "https://shop.example"),
-        ("http://shop.example/", "http://shop.example/"),
         (f"grpc://shop.example:50051?token={SECRET}", "grpc://shop.example:50051"),
         (f"celery://?broker=redis://:{SECRET}@h/0", "celery://"),
         (f"azurestoragequeues://:{SECRET}/x==@https://a.queue.core.windows.net", "azurestoragequeues://:***@https://a.queue.core.windows.net"),
@@ -86,21 +85,20 @@ def test_an_error_of_a_client_is_shown_without_the_secrets_of_its_url(url: str, 
 
 def test_what_is_cut_off_is_cut_off_after_that() -> None:
     settings = Settings(destinations={"orders": {"url": f"nats://{SECRET}@h:1"}})
-    said = "x" * 495 + SECRET
-    verdict = judge(settings, message(1), Outcome.retry("refused", said), by_celery=False)
+    verdict = judge(settings, message(1), Outcome.retry("refused", "x" * 495 + SECRET), by_celery=False)
     assert verdict.error == "x" * 495 + "***"
 
 
 @pytest.mark.parametrize(
-    "failed",
+    "error",
     [
         BrokerUnreachable(url="redis://h", reason=OSError(f"Error at redis://{SECRET}@h:1/0.")),
         DatabaseUnavailable(url="postgresql://h", reason=f'missing "=" after "postgresql://ada:{SECRET}@h"'),
         WebhookFailed(place="https://h/…", reason=f"https://h/{SECRET} is gone"),
     ],
 )
-def test_no_error_of_the_family_quotes_a_secret(failed: OutboxError) -> None:
-    assert SECRET not in f"{failed} {failed.facts}"
+def test_no_error_of_the_family_quotes_a_secret(error: OutboxError) -> None:
+    assert SECRET not in f"{error} {error.facts}"
 
 
 @pytest.fixture
@@ -124,19 +122,20 @@ def test_no_traceback_of_a_client_in_the_logs_does(logged: io.StringIO) -> None:
 
         def close(self) -> None: ...
 
-    class Message:
-        id = "id-1"
-
-    send_at_once({"orders": Raising()}, "orders", [Message()])  # type: ignore[list-item]
+    send_at_once({"orders": Raising()}, "orders", [message(1)])
     assert "RuntimeError: refused by nats://***@h:1" in logged.getvalue()
     assert SECRET not in logged.getvalue()
 
 
-def test_no_line_of_the_relays_own_processes_does() -> None:
+def failed(text: str) -> Any:
     try:
-        raise RuntimeError(f"nats://{SECRET}@h")
-    except RuntimeError as failed:
-        kind = (type(failed), failed, failed.__traceback__)
+        raise RuntimeError(text)
+    except RuntimeError as error:
+        return type(error), error, error.__traceback__
+
+
+def test_no_line_of_the_relays_own_processes_does() -> None:
+    kind = failed(f"nats://{SECRET}@h")
     record = logging.LogRecord("kombu", logging.ERROR, "", 0, "can't reach %s", (f"redis://{SECRET}@h",), kind)
     line = Json().format(record)
     assert SECRET not in line
@@ -148,11 +147,7 @@ FORGED = "a\n[2030-01-02 03:04:05,678: ERROR/MainProcess] forged\r\u2028forged\x
 
 
 def test_no_text_of_others_makes_a_line_of_the_log() -> None:
-    try:
-        raise RuntimeError(FORGED)
-    except RuntimeError as failed:
-        kind = (type(failed), failed, failed.__traceback__)
-    record = logging.LogRecord("celery", logging.INFO, "", 0, "message of %s", (FORGED,), kind)
+    record = logging.LogRecord("celery", logging.INFO, "", 0, "message of %s", (FORGED,), failed(FORGED))
     record.event_type = FORGED
     text = _text(logging.Formatter)("[INFO] %(message)s").format(record)
     assert record.args == (FORGED,)
@@ -177,8 +172,6 @@ def test_no_text_of_others_makes_a_line_of_an_error_an_alert_or_an_application_s
     ("text", "shown"),
     [
         ("\x1b[31mred", "\\x1b[31mred"),
-        ("\x9b31m", "\\x9b31m"),
-        ("\x7f\x00\x08", "\\x7f\\x00\\x08"),
         ("a\u202eb\u2066c", "a\\u202eb\\u2066c"),
         ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
         ("half \ud800", "half \\ud800"),
