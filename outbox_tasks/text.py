@@ -79,6 +79,12 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def ago(at: datetime) -> str:
+    """How long ago something was; for the future, "in" how long it will be."""
+    seconds = (datetime.now(UTC) - at).total_seconds()
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
 def number(count: float, *, estimated: bool = False) -> str:
     """A number that is read at a glance: 1,234 or 12k or 3.4M."""
     about = "~" if estimated else ""

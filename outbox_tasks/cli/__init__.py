@@ -69,7 +69,6 @@ def outbox() -> None:
 
 
 def main() -> None:
-    """The entry point of `outbox-tasks`."""
     # Imports leave nothing behind to collect: looking for it took a quarter of a command's start.
     gc.disable()
     if "DJANGO_SETTINGS_MODULE" in os.environ:

@@ -56,7 +56,6 @@ def _became(became: Became | None, entry: int) -> None:
 
 
 def _table(acts: list[dict[str, Any]]) -> Table:
-    """Who did what, when, to which messages and why."""
     rows = table("no.", "when", "who", "what", right=("no.",))
     for act in acts:
         line = cell(deed(act), "bold").append(f" {one_line(act['target'] or '')}", "")

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import filter_options, limit_option
-from outbox_tasks.cli.shared.output import ago, answer, cell, json_option, listed, remark, table
+from outbox_tasks.cli.shared.output import answer, cell, indented, json_option, listed, remark, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.filters import as_filter
 from outbox_tasks.operating.messages.find import COUNTED_AT_MOST, GROUPS_AT_MOST, STATES, Filter, Lookup
@@ -21,7 +20,7 @@ from outbox_tasks.operating.messages.keys import held_up
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Page, read_page
 from outbox_tasks.relay.store import Store
-from outbox_tasks.text import moment, one_line
+from outbox_tasks.text import ago, moment, one_line
 
 
 @click.command("list")
@@ -134,14 +133,10 @@ def _key_lines(keys: list[dict[str, Any]]) -> list[RenderableType]:
         line = cell(key["destination"]).append("  ").append(one_line(key["key"]), "bold")
         waiting = f"{_count(key['waiting'])} {'waits' if key['waiting'] == 1 else 'wait'}"
         lines.append(line.append(f"  {waiting}", "yellow"))
-        lines.append(_indented(cell(key["waits"])))
+        lines.append(indented(cell(key["waits"]), 2))
         if key["last_error"]:
-            lines.append(_indented(cell(key["last_error"], "dim")))
+            lines.append(indented(cell(key["last_error"], "dim"), 2))
     return lines
-
-
-def _indented(line: Text) -> Padding:
-    return Padding(line, (0, 0, 0, 2), expand=False)
 
 
 def _count(count: int) -> str:

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.output import (
     STATE_STYLES,
-    ago,
     answer,
     cell,
     echo_raw,
@@ -28,7 +27,7 @@ from outbox_tasks.operating.messages.find import ARCHIVED, Lookup
 from outbox_tasks.operating.messages.life import HISTORY_KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import laid_out
 from outbox_tasks.operating.messages.search import KINDS, Answer, search
-from outbox_tasks.text import moment, one_line, printable, shell_line
+from outbox_tasks.text import ago, moment, one_line, printable, shell_line
 
 if TYPE_CHECKING:
     from celery import Celery

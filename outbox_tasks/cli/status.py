@@ -72,7 +72,6 @@ def status(prometheus: bool) -> None:
 
 
 def for_programs(status: Status, settings: Settings) -> dict[str, Any]:
-    """Everything that is shown, as JSON has it."""
     are_known = isinstance(status.queues, dict)
     last_runs = {kind: status.heartbeats.last.get(kind) for kind in ("claim", "beat", "maintain")}
     return {
@@ -178,13 +177,13 @@ def _workers(workers: Iterable[Heartbeat]) -> Table:
 
 def _footer(status: Status) -> Text:
     last = status.heartbeats.last
-    ran = [f"{kind} {_ago(last.get(kind))}" for kind in ("claim", "beat", "maintain")]
+    ages = {kind: f"{span(last[kind].age)} ago" if kind in last else "never" for kind in ("claim", "beat", "maintain")}
     if isinstance(status.queues, dict):
         queued = " · ".join(f"{name.rpartition('.')[2]} {number(count)}" for name, count in status.queues.items())
     else:
         queued = one_line(status.queues)
     lines = [
-        "last: " + " · ".join(ran),
+        "last: " + " · ".join(map(" ".join, ages.items())),
         f"queued: {queued}; drains at work: {status.drains}; processes that send: {status.processes}",
         f"archived: {number(status.archived, estimated=status.estimated)}; outbox-tasks {__version__}, tables of "
         f"version {VERSION}",
@@ -192,10 +191,6 @@ def _footer(status: Status) -> Text:
     text = Text("\n".join(lines), style="dim")
     text.highlight_words(["never"], "not dim bold yellow")
     return text
-
-
-def _ago(heartbeat: Heartbeat | None) -> str:
-    return f"{span(heartbeat.age)} ago" if heartbeat else "never"
 
 
 def _plain_table(*titles: str, right: Iterable[str] = ()) -> Table:

@@ -41,14 +41,6 @@ class Heartbeat:
         return self.facts.get("queues") or []
 
     @property
-    def started(self) -> datetime | None:
-        """When this worker started, if it says so."""
-        try:
-            return datetime.fromisoformat(self.facts["started"]).astimezone(UTC)
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
-
-    @property
     def shares_name(self) -> bool:
         """Whether several workers have this name: each overwrites what the other has written. See report/beat.sql."""
         return int(self.facts.get("met") or 0) > 1
@@ -89,7 +81,6 @@ class Heartbeats:
         return [worker.name for worker in self.alive if worker.shares_name]
 
     def consumers(self, queue: str) -> list[Heartbeat]:
-        """The live workers that consume a queue."""
         return [worker for worker in self.alive if queue in worker.queues]
 
     def last_consumer(self, queue: str) -> Heartbeat | None:

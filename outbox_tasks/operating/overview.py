@@ -97,7 +97,6 @@ class DestinationStatus:
 
     @property
     def share_failed(self) -> float:
-        """The share of the last minute's sends that failed."""
         return self.failed / (self.sent + self.failed) if self.failed else 0.0
 
     @property
@@ -151,10 +150,9 @@ def destinations(
     for row in database.ask("look/counts.sql", destinations=names, most=bound):
         parts[row.destination, row.place].append(row)
     full = {part for part, rows in parts.items() if rows[0].full}
-    estimates, all_pages_read = _estimated(database) if full and estimate else ({}, False)
+    estimates = _estimated(database) if full and estimate else {}
     for part, rows in parts.items():
-        estimated = estimates.get(part, {}) if part in full else None
-        _add(statuses[part[0]], part[1], rows, estimated, exact=all_pages_read)
+        _add(statuses[part[0]], part[1], rows, estimates.get(part, {}) if part in full else None)
     for row in database.ask("look/heads.sql", blocking=blocking(database, names), most=bound):
         status = statuses[row.destination]
         status.held_up, status.oldest = row.held_up, _longest(status.oldest, row.oldest)
@@ -174,10 +172,8 @@ def cut(statuses: Destinations) -> bool:
     return sum(not status.configured for status in statuses.values()) >= UNKNOWN_SHOWN_AT_MOST
 
 
-def _add(
-    status: DestinationStatus, place: str, rows: Iterable[Any], estimates: Mapping[str, int] | None, *, exact: bool
-) -> None:
-    """Add the counts of a place. `estimates`: of a place where not all were counted; `exact`: they are no estimates."""
+def _add(status: DestinationStatus, place: str, rows: Iterable[Any], estimates: Mapping[str, int] | None) -> None:
+    """Add the counts of a place. `estimates`: of a place where not all were counted."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts[row.state] += row.counted
@@ -191,21 +187,21 @@ def _add(
             status.put_off = row.next if status.put_off is None else min(status.put_off, row.next)
     if estimates is not None:
         counts |= Counter(estimates)  # the larger of both: no estimate is below what was counted
-        status.estimated |= set() if exact else counts.keys()
+        status.estimated |= counts.keys()
     # What has failed is due again where it is in these places; in others it waits for its time, or is in a key's order.
     status.due += counts["pending"] + (counts["retrying"] if place in ("ready", "leased", "run") else 0)
     for state, count in counts.items():
         status.states[state] += count
 
 
-def _estimated(database: Database) -> tuple[dict[Part, dict[str, int]], bool]:
-    """About how many messages are in each place and state; and whether these are all, since the tables are small."""
+def _estimated(database: Database) -> dict[Part, dict[str, int]]:
+    """About how many messages are in each place and state."""
     pages = database.ask("look/pages.sql")[0].pages
     percent = min(100.0, 100.0 * PAGES_SAMPLED / max(1, pages))
     estimates: dict[Part, dict[str, int]] = defaultdict(dict)
     for row in database.ask("look/sample.sql", percent=percent):
         estimates[row.destination, row.place][row.state] = round(row.counted * 100.0 / percent)
-    return estimates, percent == 100.0
+    return estimates
 
 
 def _longest(*ages: float | None) -> float | None:

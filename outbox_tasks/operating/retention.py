@@ -75,21 +75,16 @@ def maintain(store: Store) -> Maintained:
     return result
 
 
-def forget(store: Store, size: int) -> int:
-    """Delete up to `size` of the inbox's marks that are older than `inbox_retention`; returns how many."""
-    return int(store.ask("inbox/forget.sql", keep=store.settings.inbox_retention, most=size)[0].count)
-
-
 def forget_marks(store: Store) -> tuple[int, bool]:
-    """Delete the inbox's old marks, for a moment. Returns how many, and whether there are more."""
-    ends = time.monotonic() + RUN_SECONDS
-    count = 0
-    while (gone := forget(store, ROWS_A_BATCH)) == ROWS_A_BATCH:
+    """Delete the inbox's marks that are older than `inbox_retention`, for a moment. Returns how many, and whether there
+    are more."""
+    ends, count, keep = time.monotonic() + RUN_SECONDS, 0, store.settings.inbox_retention
+    while True:
+        gone = store.ask("inbox/forget.sql", keep=keep, most=ROWS_A_BATCH)[0].count
         count += gone
-        if time.monotonic() >= ends:
-            return count, True
+        if gone < ROWS_A_BATCH or time.monotonic() >= ends:
+            return count, gone == ROWS_A_BATCH
         time.sleep(0.05)
-    return count + gone, False
 
 
 @contextmanager

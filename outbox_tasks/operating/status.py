@@ -43,7 +43,6 @@ class Status:
 
     @property
     def drains(self) -> int:
-        """How many drains are at work."""
         return sum(each.drains for each in self.destinations.values())
 
     @property

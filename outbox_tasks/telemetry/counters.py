@@ -54,7 +54,6 @@ class Counters:
         self._own = PerProcess(Unwritten)
 
     def connect(self, app: Celery) -> None:
-        """Count what the relay in this app does."""
         settled.connect(self._count_settled, sender=app, weak=False)
         claimed.connect(self._count_claimed, sender=app, weak=False)
         ran.connect(self._note_run, sender=app, weak=False)

@@ -81,7 +81,6 @@ class Monitor(ThreadingMixIn, WSGIServer):
 
     @property
     def url(self) -> str:
-        """Its address."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}"
 
@@ -91,7 +90,6 @@ class Monitor(ThreadingMixIn, WSGIServer):
         log.info("the monitor answers at %s", self.url)
 
     def stop(self, *_: Any) -> None:
-        """Free the port."""
         if self._thread.is_alive():
             self.shutdown()
         self.server_close()
@@ -147,7 +145,6 @@ def _probe(look: Callable[[], list[str]]) -> WsgiApp:
 
 
 def of_worker(resources: Resources) -> Pages:
-    """The pages of a worker."""
     liveness = resources.liveness
 
     def live() -> list[str]:

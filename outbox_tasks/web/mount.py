@@ -124,7 +124,6 @@ class Wsgi:
                 pass
 
     def close(self) -> None:
-        """End this process's thread."""
         if loop := self._loops.take():
             loop.close()
 

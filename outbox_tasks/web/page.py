@@ -162,7 +162,6 @@ class Page:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _trouble(self, request: Any, error: Exception) -> Response:
-        """A page that says what went wrong."""
         status, text, headers = _in_words(request, error)
         again = {} if status >= 500 else {"again": None}  # to ask again would change nothing
         return render.show(request, "trouble.html", {"status": status, "text": text, **again}, status, headers)

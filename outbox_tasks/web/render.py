@@ -63,7 +63,6 @@ def url(request: Request, path: str, **query: object) -> str:
 
 
 def here(request: Request) -> str:
-    """The address of the page that is asked for."""
     return _address(request, path_of(request), urlencode(request.query_params.multi_items()))
 
 
@@ -81,7 +80,6 @@ def _address(request: Request, path: str, query: str) -> str:
 
 @cache
 def templates() -> Jinja2Templates:
-    """All templates."""
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -92,7 +90,7 @@ def templates() -> Jinja2Templates:
         auto_reload=False,
     )
     environment.filters |= {
-        "ago": ago, "when": when, "span": _span, "number": _number, "many": many, "printable": printable, "cut": cut,
+        "ago": ago, "when": when, "span": _span, "number": number, "many": many, "printable": printable, "cut": cut,
         "exactly": escape,  # for a field of a form: the browser sends the text back unchanged
         "steps": steps,
     }  # fmt: skip
@@ -135,12 +133,10 @@ def ago(moment: datetime | None) -> Markup | str:
     """How long ago something was; for the future, "in" how long it will be."""
     if moment is None:
         return "never"
-    seconds = (datetime.now(UTC) - moment).total_seconds()
-    return _time(moment, f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}")
+    return _time(moment, text.ago(moment))
 
 
 def when(moment: datetime | None) -> Markup | str:
-    """Date and time."""
     return "never" if moment is None else _time(moment, text.moment(moment))
 
 
@@ -151,7 +147,3 @@ def _time(moment: datetime, shown: str) -> Markup:
 
 def _span(seconds: float | None) -> str:
     return "–" if seconds is None else span(seconds)
-
-
-def _number(count: float, estimated: bool = False) -> str:
-    return number(count, estimated=estimated)

@@ -72,7 +72,6 @@ class Visit:
 
     @cached_property
     def query(self) -> Fields:
-        """The fields of the address."""
         return fields_of(self.request.query_params.multi_items())
 
     @property
@@ -96,11 +95,9 @@ class Visit:
         return reason
 
     def may(self, role: Role) -> bool:
-        """Whether the person may do this here."""
         return self.person.role >= role and not (role is Role.ACT and self.read_only)
 
     def url(self, path: str, **query: object) -> str:
-        """The address of a page: see `render.url`."""
         return render.url(self.request, path, **query)
 
     def look(self, name: str, read: Callable[[], T], *, seconds: float = LOOK_SECONDS) -> T:
@@ -113,11 +110,9 @@ class Visit:
             self.shared.looks.forget(prefix)
 
     def show(self, template: str, *, status: int = 200, **names: Any) -> Response:
-        """A page."""
         return render.show(self.request, template, {"visit": self, **names}, status)
 
     def go(self, path: str, **query: object) -> Response:
-        """Send the browser to another page, after a form."""
         return render.go(self.request, path, **query)
 
 

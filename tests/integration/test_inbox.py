@@ -181,7 +181,7 @@ class TestRetention:
         store = new_store(inbox_retention=2 * DAY)
         fill(store, 5, age=2 * DAY + 60)
         fill(store, 4, age=2 * DAY - 60)
-        assert retention.forget(store, 100) == 5
+        assert retention.forget_marks(store)[0] == 5
         assert len(inboxes.marks()) == 4
 
     def test_it_skips_locked_marks(self, inboxes: Inboxes, store: Store) -> None:
@@ -189,9 +189,9 @@ class TestRetention:
         i = store.tables.inbox
         with inboxes.engine.connect() as connection:
             held = connection.scalars(select(i.c.message_id).limit(3).with_for_update()).all()
-            assert retention.forget(store, 100) == 7
+            assert retention.forget_marks(store)[0] == 7
             assert {id for _, id in inboxes.marks()} == set(held)
-        assert retention.forget(store, 100) == 3
+        assert retention.forget_marks(store)[0] == 3
 
     def test_maintenance_deletes_marks_and_queues_itself_for_the_rest(
         self, store: Store, settings: MakeSettings, own_redis: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch

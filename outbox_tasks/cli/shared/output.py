@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from outbox_tasks.operating.messages.life import error_of
-from outbox_tasks.text import one_line, printable, span
+from outbox_tasks.text import ago, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -87,10 +87,11 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def ago(moment: datetime) -> str:
-    """How long ago something was; for the future, "in" how long it will be."""
-    seconds = (datetime.now(UTC) - moment).total_seconds()
-    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+def indented(line: Text, columns: int) -> Padding:
+    """A line of text below a heading."""
+    from rich.padding import Padding
+
+    return Padding(line, (0, 0, 0, columns), expand=False)
 
 
 def listed(message: dict[str, Any]) -> Text:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from outbox_tasks.cli.shared.output import cell
+from outbox_tasks.cli.shared.output import cell, indented
 from outbox_tasks.operating.problems import Examination, Problem, Severity
 from outbox_tasks.text import one_line, printable
 
@@ -18,7 +18,6 @@ SIGNS = {Severity.ERROR: ("✗", "bold red"), Severity.WARNING: ("!", "yellow"),
 
 
 def for_programs(examination: Examination) -> list[dict[str, Any]]:
-    """The problems as JSON has them."""
     return [asdict(problem) for problem in examination.problems]
 
 
@@ -40,14 +39,8 @@ def shown(problems: Iterable[Problem], *, causes: bool) -> Iterator[Padding | Te
         heading = Text.assemble((f"{sign} ", style), cell(root.fact, style))
         yield heading.append(f"  [{root.code}]", "dim") if causes else heading
         if causes:
-            yield _indented(cell(root.cause, "dim"))
+            yield indented(cell(root.cause, "dim"), 4)
         for line in root.remedy.splitlines():
-            yield _indented(Text.assemble(("→ ", "green"), (printable(line), "green")))
+            yield indented(Text.assemble(("→ ", "green"), (printable(line), "green")), 4)
         for problem in root.follows:
-            yield _indented(Text.assemble(("so: ", "dim"), cell(problem.fact, "dim")))
-
-
-def _indented(line: Text) -> Padding:
-    from rich.padding import Padding
-
-    return Padding(line, (0, 0, 0, 4), expand=False)
+            yield indented(Text.assemble(("so: ", "dim"), cell(problem.fact, "dim")), 4)

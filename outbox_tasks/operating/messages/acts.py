@@ -51,7 +51,6 @@ class Plan:
     _kinds: dict[tuple[str | None, ...], Kind] = field(default_factory=dict)
 
     def add(self, row: Any, code: str | None = None) -> None:
-        """Count `row.count` messages of a kind."""
         kind = Kind(row.destination, row.event_type, row.state, code, row.id)
         self._kinds.setdefault((kind.destination, kind.event_type, kind.state, code), kind).count += row.count
         self.count += row.count

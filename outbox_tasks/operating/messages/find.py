@@ -232,6 +232,5 @@ def start(database: Database, wanted: Filter, *, newer: bool) -> tuple[str, dict
 
 
 def shown(row: Any) -> dict[str, Any]:
-    """A message of a list."""
     own = ("looked", "end_time", "end_seq", "place")
     return {name: value for name, value in row._asdict().items() if name not in own}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.text import many, one_line
+from outbox_tasks.text import one_line
 
 UNTIL = {
     "scheduled": "due", "retrying": "due", "leased": "leased until", "handed over": "begins before",
@@ -54,7 +54,6 @@ def tracebacks(one: dict[str, Any]) -> list[str]:
 
 
 def error_of(message: dict[str, Any]) -> str:
-    """The last error in one line."""
     return one_line(": ".join(filter(None, (message["last_error_code"], message["last_error"]))))
 
 
@@ -66,20 +65,11 @@ def _moment(text: str) -> datetime | str:
 
 
 def _words(entry: dict[str, Any]) -> str:
-    """An entry of a history."""
     text = str(entry.get("what", "?"))
     if entry.get("attempt"):
-        text = (
-            f"attempt {entry['attempt']} {text}"
-            if text in ("failed", "outage")
-            else f"{text} after {_attempts(entry['attempt'])}"
-        )
+        attempt = f"attempt {entry['attempt']}"
+        text = f"{attempt} {text}" if text in ("failed", "outage") else f"{text} after {attempt}"
     if "by" in entry:
         text += f" by {entry['by']}"
     parts = [str(entry[name]) for name in ("code", "error", "why") if entry.get(name)]
     return ": ".join([text, *parts])
-
-
-def _attempts(number: Any) -> str:
-    """The number is from the row's history, where a writer may have put anything."""
-    return many(number, "attempt") if isinstance(number, int) else f"{number} attempts"

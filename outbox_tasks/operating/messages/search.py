@@ -70,7 +70,9 @@ def search(database: Database, text: str, examined: Examined | None = None, *, l
             seen.add(row.id)
             answer.messages.append({**row._asdict(), "kinds": kinds[row.id], "waits": None})
     if answer.only is None:
-        _explain(Lookup(database, examined), answer.messages)
+        lookup = Lookup(database, examined)
+        for message in [message for message in answer.messages if message["state"] not in ARCHIVED][:5]:
+            message["waits"] = lookup.one(message["id"], 0)["waits"]
     if not answer.messages:
         latest = {"newer": False, "last": LAST_NUMBER, "look": 1_000, "size": 1}
         rows = database.ask(MESSAGES, limit, **Filter(event_type=text).parameters, **latest)
@@ -96,12 +98,6 @@ def _named(database: Database, answer: Answer, limit: float | None) -> dict[UUID
         latest = read_page(database, Filter(key=text), FOUND_AT_MOST, limit=limit)
         kinds = {message["id"]: ["key"] for message in latest.messages} or kinds
     return kinds
-
-
-def _explain(lookup: Lookup, messages: list[dict[str, Any]]) -> None:
-    """Say of the first messages why they are where they are."""
-    for message in [message for message in messages if message["state"] not in ARCHIVED][:5]:
-        message["waits"] = lookup.one(message["id"], 0)["waits"]
 
 
 def _reasons(database: Database, answer: Answer) -> Iterator[str]:

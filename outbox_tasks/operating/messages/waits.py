@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -54,7 +54,6 @@ class Reasons:
 
     @cached_property
     def shut(self) -> dict[str, Wait]:
-        """See `of_destinations`."""
         return of_destinations(self._database)
 
     @cached_property
@@ -87,13 +86,6 @@ class Reasons:
             or self._limited(message)
             or Wait(f"It is due since {moment(_due(message))}, and a claim takes it in its turn")
         )
-
-    @staticmethod
-    def _stops(code: str) -> bool:
-        """Whether any message may wait for a problem."""
-        from outbox_tasks.operating.problems.order import FOLLOWS
-
-        return "stale" in FOLLOWS.get(code, ()) and code not in OF_SOME_KEYS
 
     def _held_back(self, message: Row) -> Wait | None:
         """Whether an open transaction may still write an earlier message of its key."""
@@ -138,9 +130,12 @@ class Reasons:
 
     def _stopped(self, message: Row) -> Wait | None:
         """Whether the relay does not do what it waits for."""
+        from outbox_tasks.operating.problems.order import FOLLOWS
+
         wanted = {PUBLISH_QUEUE} if _is_queued(message) else {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE}
+        passed_over = OF_SOME_KEYS | (CLAIMING if _is_queued(message) else set())
         for problem in self._problems:
-            if not self._stops(problem.code) or (_is_queued(message) and problem.code in CLAIMING):
+            if "stale" not in FOLLOWS.get(problem.code, ()) or problem.code in passed_over:
                 continue
             if problem.code == "no_workers" and wanted.isdisjoint(problem.which.split(", ")):
                 continue
@@ -181,25 +176,23 @@ def _in_hand(message: Row) -> Wait | None:
 
 def of_destinations(database: Database) -> dict[str, Wait]:
     """The destinations to which nothing is sent now, because they are paused or their circuit is open."""
-    return dict(_shut(database))
-
-
-def _shut(database: Database) -> Iterator[tuple[str, Wait]]:
+    shut = {}
     for row in database.ask("traffic/states.sql"):
-        resume = shell_line("resume", row.name)
         if row.state == "paused":
             reason = f": {one_line(row.paused_why)}" if row.paused_why else ""
             paused = f"{row.name} is paused by {one_line(row.paused_by)} since {moment(row.paused_at)}{reason}"
-            yield row.name, Wait(paused, resume)
+            shut[row.name] = Wait(paused, shell_line("resume", row.name))
         elif row.state in ("open", "trying"):
             error = error_of_circuit(row.error_code, row.error)
-            tried = "a message tries it now" if row.state == "trying" else f"a message tries it at {_at(row)}"
+            tried = (
+                "a message tries it now"
+                if row.state == "trying"
+                else f"a message tries it at {moment(row.pause_until)}"
+            )
             opened = f"the circuit of {row.name} is open since {moment(row.opened_at)}, and {tried}: {error}"
-            yield row.name, Wait(opened, f"mend it; to try it at once: {shell_line('try', '--destination', row.name)}")
-
-
-def _at(row: Any) -> str:
-    return moment(row.pause_until)
+            at_once = shell_line("try", "--destination", row.name)
+            shut[row.name] = Wait(opened, f"mend it; to try it at once: {at_once}")
+    return shut
 
 
 def _unknown(settings: Settings, message: Row) -> Wait | None:

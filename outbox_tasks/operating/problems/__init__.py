@@ -134,19 +134,13 @@ def refused(reason: OutboxError) -> Examination:
 def _run(site: Site, check: Check) -> list[Problem]:
     try:
         return list(check.run(site))
+    except OutboxError as failed:
+        reason = str(failed)
     except Exception as failed:
-        if not isinstance(failed, OutboxError):
-            log.debug("a check failed", exc_info=True)
-        return [_failed(check, failed)]
-
-
-def _failed(check: Check, failed: Exception) -> Problem:
-    first_line = f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}"
-    reason = str(failed) if isinstance(failed, OutboxError) else first_line
-    return warning(
-        CHECK_FAILED,
-        f"Whether {check.in_order} ({check.subject.lower()}) could not be found out: {reason}",
-        f"So nobody knows of problems such as {', '.join(sorted(check.codes))}.",
-        "If the reason does not say what to do, try again. If it fails again, please report it.",
-        which=f"{check.run.__module__.rpartition('.')[2]}.{check.run.__name__}",
-    )
+        log.debug("a check failed", exc_info=True)
+        reason = f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}"
+    which = f"{check.run.__module__.rpartition('.')[2]}.{check.run.__name__}"
+    fact = f"Whether {check.in_order} ({check.subject.lower()}) could not be found out: {reason}"
+    cause = f"So nobody knows of problems such as {', '.join(sorted(check.codes))}."
+    remedy = "If the reason does not say what to do, try again. If it fails again, please report it."
+    return [warning(CHECK_FAILED, fact, cause, remedy, which=which)]

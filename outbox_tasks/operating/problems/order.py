@@ -65,7 +65,6 @@ RANK = {severity: place for place, severity in enumerate(Severity)}
 
 
 def explains(root: Problem, other: Problem) -> bool:
-    """Whether `other` follows from `root`."""
     if other.code in FOLLOWS.get(root.code, ()):
         return True
     return root.which == other.which and other.code in FOLLOWS_THERE.get(root.code, ())

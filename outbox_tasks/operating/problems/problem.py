@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from outbox_tasks.text import many, without_secrets
 
@@ -52,18 +53,8 @@ class Problem:
         return f"{self.code} {self.which}".rstrip()
 
 
-def _problem(
-    severity: Severity,
-    code: str,
-    fact: str,
-    cause: str,
-    remedy: str,
-    *,
-    which: str = "",
-    since: float | None = None,
-    how_many: int | None = None,
-) -> Problem:
-    return Problem(code, severity, without_secrets(fact), cause, remedy, which, since, how_many)
+def _problem(severity: Severity, code: str, fact: str, cause: str, remedy: str, **more: Any) -> Problem:
+    return Problem(code, severity, without_secrets(fact), cause, remedy, **more)
 
 
 error = partial(_problem, Severity.ERROR)

@@ -52,7 +52,6 @@ class Connections:
 
     @cached_property
     def app(self) -> Celery:
-        """The app whose broker is the relay's."""
         url = self.settings.broker_url or ""
         return self.installed or PinnedCelery(
             "outbox_tasks.problems", broker=url, settings=self.settings, timeout=ANSWER_SECONDS
@@ -84,7 +83,6 @@ class Connections:
         return answer
 
     def close(self) -> None:
-        """Close what was opened."""
         if "store" in vars(self):
             self.store.close()
         if "broker" in vars(self) and (self._asked is None or self._asked.done()):
@@ -154,7 +152,6 @@ class Site:
 
     @cached_property
     def feeds(self) -> Sequence[FeedState]:
-        """The feeds, as the relay knows them."""
         return [state for each in satellites().values() for state in each.feeds(self.store)]
 
     @cached_property

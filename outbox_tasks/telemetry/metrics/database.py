@@ -21,7 +21,6 @@ OTHERS = ""
 
 
 def registry(connections: Connections) -> CollectorRegistry:
-    """See `metrics.database_registry`."""
     gauges = CollectorRegistry()
     gauges.register(_Gauges(status.read(connections), connections.settings.destinations))
     return gauges

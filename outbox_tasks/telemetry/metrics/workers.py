@@ -115,7 +115,6 @@ class WorkerMetrics:
                 metric.labels(destination)
 
     def listen(self, app: Celery) -> None:
-        """Count what happens in this app."""
         receivers: dict[signals.Signal, Callable[..., None]] = {
             signals.claimed: self._count_claimed,
             signals.settled: self._count_settled,

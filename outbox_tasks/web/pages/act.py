@@ -123,7 +123,6 @@ def _values(visit: Visit) -> dict[str, Any]:
 
 
 def show(visit: Visit) -> Response:
-    """One act: how far it is, or what was done."""
     act = _act(visit)
     became = visit.look(f"became {act['seq']}", lambda: Lookup(visit.store).became(act["seq"]))
     return visit.show(

@@ -31,7 +31,6 @@ def errors(visit: Visit) -> Response:
 
 
 def keys(visit: Visit) -> Response:
-    """The keys that are held up, of one destination or of all."""
     destination = visit.query_value("destination")
     # This looks at each dead message that has a key, so it is kept a little longer than other looks.
     held = visit.look(f"keys of {destination}", lambda: held_up(visit.store, ROWS_SHOWN, destination), seconds=5.0)

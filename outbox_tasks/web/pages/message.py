@@ -34,7 +34,6 @@ TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def message(visit: Visit) -> Response:
-    """Everything about one message."""
     id, may_read = id_of(visit), visit.may(Role.PAYLOAD)
     size = PAYLOAD_BYTES if may_read else 0
     lookup = Lookup(visit.store, lambda: status_of(visit).examination)
@@ -99,7 +98,6 @@ def _headers(headers: Any) -> str:
 
 
 def _trace(visit: Visit, headers: Any) -> str | None:
-    """The page of its trace."""
     parent = headers.get("traceparent") if isinstance(headers, dict) else None
     match = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     url = visit.settings.web_trace_url

@@ -33,7 +33,6 @@ FIELDS = (
 
 
 def messages(visit: Visit) -> Response:
-    """The messages of the filters."""
     query = {name: [value for value in values if value.strip()] for name, values in visit.query.items()}
     names: dict[str, Any] = {"query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
     names["in_words"] = {name: ", ".join(values) for name, values in query.items() if name != "at" and values}
