@@ -319,6 +319,15 @@ class OutageError(PublishError):
     says = "{reason}"
 
 
+class PasswordUnavailable(OutageError, ConnectionError):
+    says = """
+    The password could not be had from {source}: {reason}. Nothing is lost, and the next connection asks again: let
+    {source} give the password."""
+
+    def __init__(self, *, source: str, reason: str, code: str = "no_password") -> None:
+        OutboxError.__init__(self, source=source, reason=reason, code=code)
+
+
 class AttemptFailed(OutboxError):
     says = "{code}"
 

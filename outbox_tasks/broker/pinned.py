@@ -46,9 +46,11 @@ class PinnedCelery(Celery):  # type: ignore[misc]
     def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = PATIENCE) -> None:
         super().__init__(name, broker=broker, set_as_current=False)
         self.pinned_broker = broker
-        given = settings.broker_transport_options if broker == settings.broker_url else {}
+        is_relays = broker == settings.broker_url
+        given = settings.broker_transport_options if is_relays else {}
         self.conf.update(
             broker_url=broker,
+            broker_password=settings.broker_password if is_relays else None,
             # Short socket timeouts and health checks: a half-open connection would hang a worker for good, silently.
             broker_transport_options=transport_options(broker, settings, timeout=timeout) | given,
             broker_connection_timeout=min(timeout, 5.0),

@@ -25,6 +25,7 @@ def app_of(destination: Destination, settings: Settings) -> PinnedCelery:
     broker = destination.option("broker") or settings.broker_url or ""
     # Half of the time limit: connecting counts too.
     app = PinnedCelery("outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2)
+    app.conf.broker_password = destination.password or app.conf.broker_password
     # The relay decides about retries, and notes them on the row.
     app.conf.broker_transport_options.update(destination.transport_options, retry_on_timeout=False)
     app.conf.broker_use_ssl = app.conf.broker_transport_options.pop("ssl", None)

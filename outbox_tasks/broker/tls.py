@@ -13,6 +13,7 @@ from celery.app.amqp import AMQP
 from kombu import Connection
 from kombu.utils.url import parse_ssl_cert_reqs, url_to_parts
 
+from outbox_tasks.broker.login import connection
 from outbox_tasks.broker.places import joined
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.text import redacted
@@ -27,14 +28,22 @@ RABBITMQ_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 def verified(
-    url: str | Sequence[str] | None, *arguments: Any, ssl: Any = None, transport_options: Any = None, **keywords: Any
+    url: str | Sequence[str] | None,
+    userid: str | None = None,
+    password: Any = None,
+    virtual_host: str | None = None,
+    port: int | None = None,
+    *,
+    ssl: Any = None,
+    transport_options: Any = None,
+    **keywords: Any,
 ) -> Connection:
     """kombu's `Connection`, which checks the server's certificate. Raises `ConfigurationError`."""
     if url is not None:
         url, ssl = _url_and_tls(joined(url), ssl)
         transport_options = _for_transport(url, transport_options, ssl)
-    keywords |= {"ssl": ssl or False, "transport_options": transport_options}
-    return Connection(url, *arguments, **keywords)
+    keywords |= {"userid": userid, "virtual_host": virtual_host, "port": port}
+    return connection(url or "", password, ssl=ssl or False, transport_options=transport_options, **keywords)
 
 
 def own_connection(app: Celery, **options: Any) -> Connection:

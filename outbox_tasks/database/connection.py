@@ -17,7 +17,13 @@ from outbox_tasks.database import sql
 from outbox_tasks.database.engine import NETWORK_SECONDS, PIPE, migrating_engine, relay_engine
 from outbox_tasks.database.patient import NoAnswer, Patient
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
-from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable, RightsMissing, SchemaMissing
+from outbox_tasks.errors import (
+    DatabaseTooSlow,
+    DatabaseUnavailable,
+    PasswordUnavailable,
+    RightsMissing,
+    SchemaMissing,
+)
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.django_project import now_at
 from outbox_tasks.text import redacted, without_secrets
@@ -41,7 +47,7 @@ REMEDIES = {
 SLOW_TRIP_SECONDS = 0.25
 """A round trip of so many seconds counts as slow: a claim needs half a dozen."""
 
-TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout)
+TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout, PasswordUnavailable)
 """What a database that can't be reached, or can't do its work, raises."""
 
 
@@ -151,7 +157,7 @@ class Database:
                 raise
             finally:
                 pooled.close()
-        except (psycopg.Error, PoolTimeout) as error:
+        except (psycopg.Error, PoolTimeout, PasswordUnavailable) as error:
             self._raise_ours(error)
             raise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import psycopg
@@ -41,6 +41,8 @@ NETWORK_SECONDS = 2.0
 
 ANSWER_SECONDS_WITHOUT_LIMIT = 10.0
 """How long an answer may take if `statement_timeout` is 0."""
+
+Driver = TypeVar("Driver", bound=psycopg.Connection[Any])
 
 LIBPQ = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
 """The options of a connection."""
@@ -135,7 +137,7 @@ def relay_engine(settings: Settings, application_name: str, session: Mapping[str
     def connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Patient:
         if name := engine_url(database_url(settings)).database:  # only now, because Django's tests move it
             keywords["dbname"] = name
-        driver = Patient.connect(*arguments, **keywords)
+        driver = _connected(settings, Patient, arguments, keywords)
         driver.patience = patience
         return driver
 
@@ -144,11 +146,30 @@ def relay_engine(settings: Settings, application_name: str, session: Mapping[str
 
 def migrating_engine(settings: Settings) -> Engine:
     """An engine without the time limits of the pipe."""
-    return create_engine(
+    engine = create_engine(
         engine_url(database_url(settings)),
         connect_args={"connect_timeout": 5, "client_encoding": "utf8", **start_options(settings, SESSION)},
         poolclass=NullPool,
     )
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> psycopg.Connection[Any]:
+        return _connected(settings, psycopg.Connection, arguments, keywords)
+
+    return engine
+
+
+def _connected(settings: Settings, kind: type[Driver], arguments: Any, keywords: Any) -> Driver:
+    """A new connection, with the password of `database_password` if there is one."""
+    password = settings.database_password
+    if password is None:
+        return kind.connect(*arguments, **keywords)
+    try:
+        return kind.connect(*arguments, **{**keywords, "password": password.ask()})
+    except psycopg.OperationalError as error:
+        if error.pgconn is None or not error.pgconn.used_password:  # it was not refused for its password
+            raise
+    return kind.connect(*arguments, **{**keywords, "password": password.ask_anew()})
 
 
 def database_url(settings: Settings) -> str:

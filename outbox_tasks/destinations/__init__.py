@@ -56,7 +56,10 @@ class Publisher(Protocol):
     `batch_size`: most messages of one call of `publish`, 100 if the class does not say.
 
     One that says `keeps_order = True` may be given several messages with the same key at once. It sends these one after
-    the other, and after one that was not sent no more of its key: they are `Outcome.behind()`."""
+    the other, and after one that was not sent no more of its key: they are `Outcome.behind()`.
+
+    One that asks `destination.password` for its password, with each new connection, says so: `asks_password = True`. If
+    it reports an outage with the code `unauthorized`, it is given the messages once more."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         """Read the URL; connect when first used. Raises `ConfigurationError` for a URL that can't work."""
@@ -81,6 +84,10 @@ def load(destination: Destination, settings: Settings) -> Publisher:
     `UnknownPublisher` or `NotInstalled`."""
     try:
         kind = kind_of(destination) if destination.claim_check is None else _class_of(CLAIM_CHECK, destination)
+        if destination.password is not None and not getattr(kind_of(destination), "asks_password", False):
+            setting = f"destinations.{destination.name}.password"
+            rule = f"a {destination.scheme}:// destination has its login in its URL, or its client finds it by itself"
+            raise ConfigurationError(setting=setting, value=destination.password.source, rule=rule)
         publisher: Publisher = kind(destination, settings)
     except ModuleNotFoundError as error:  # of several schemes of a class, one may need a client of its own
         raise _not_installed(destination.scheme, destination, error) from error

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher, load, outcomes_of
-from outbox_tasks.model import UNKNOWN_DESTINATION, LeasedMessage, Outcome
+from outbox_tasks.model import UNKNOWN_DESTINATION, LeasedMessage, Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+
+UNSENT = {Result.OUTAGE, Result.BEHIND}
+
+SHARE_OF_A_REFUSAL = 0.25
+"""The share of `send_timeout` within which a destination must have refused the password. Later, there is no time to
+send once more."""
 
 
 class Publishers(Mapping[str, Publisher]):
@@ -55,14 +62,35 @@ class SharedPublisher:
         except IndexError:
             publisher = load(self._destination, self._settings)
         try:
-            return publisher.publish(messages)
+            return self._published(publisher, messages)
         finally:
             self._free.append(publisher)
+
+    def _published(self, publisher: Publisher, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """Send. If the destination refuses the password, ask for another one, and send once more what was not sent."""
+        began = time.monotonic()
+        outcomes = publisher.publish(messages)
+        soon = time.monotonic() - began < self._settings.send_timeout * SHARE_OF_A_REFUSAL
+        password = self._destination.password
+        if password is None or not soon or not _is_refused(outcomes):
+            return outcomes
+        password.forget()
+        places = [place for place, outcome in enumerate(outcomes) if outcome.result in UNSENT]
+        again = outcomes_of(publisher.publish, self._destination.name, [messages[place] for place in places])
+        for place, outcome in zip(places, again, strict=True):
+            outcomes[place] = outcome
+        return outcomes
 
     def close(self) -> None:
         """Close all that are not being used."""
         while self._free:
             self._free.pop().close()
+
+
+def _is_refused(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the password was refused, and nothing else: behind a message that failed, none of its key may be sent."""
+    failures = (Result.RETRY, Result.OUTAGE, Result.DEAD)
+    return {outcome.code for outcome in outcomes if outcome.result in failures} == {"unauthorized"}
 
 
 def send_at_once(

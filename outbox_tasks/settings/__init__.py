@@ -23,6 +23,7 @@ from outbox_tasks.satellites import satellites
 from outbox_tasks.settings.destination import HIDDEN, Destination, Route, Url
 from outbox_tasks.settings.django_project import is_django
 from outbox_tasks.settings.operation import OperationSettings
+from outbox_tasks.settings.password import Password
 from outbox_tasks.settings.pipe import PipeSettings
 from outbox_tasks.settings.sources import PREFIX, first_problem, settings_file, sources
 from outbox_tasks.settings.web import WebSettings
@@ -39,10 +40,14 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
 
     database_url: Url | None = Field(default=None, repr=False)
     """Where the outbox tables are: postgresql://…"""
+    database_password: Password | None = Field(default=None, repr=False)
+    """Where its password or token comes from, if that changes: see passwords.md."""
     database_schema: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
     """The schema of the outbox tables; none: the first one of the connection's search_path."""
     broker_url: Url | None = Field(default=None, repr=False)
     """Celery's broker. Give it a Redis database of its own."""
+    broker_password: Password | None = Field(default=None, repr=False)
+    """Where its password or token comes from, if that changes: see passwords.md."""
     broker_transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
     """kombu's transport options for it, over the relay's own: `master_name` for Redis Sentinel, for example."""
     source: str = Field(default="/outbox_tasks", min_length=1, max_length=255)

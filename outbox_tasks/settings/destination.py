@@ -21,6 +21,7 @@ from pydantic import (
 
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import MAX_PAYLOAD_BYTES
+from outbox_tasks.settings.password import Password
 from outbox_tasks.text import redacted
 
 LARGEST_CLAIM_CHECK_BYTES = 64 * 1024 * 1024
@@ -149,6 +150,8 @@ class Destination(BaseModel):
     name: str = ""
     url: Url = Field(repr=False)
     """Where; its scheme says how: see destinations.md."""
+    password: Password | None = Field(default=None, repr=False)
+    """Where its password or token comes from, if that changes: see passwords.md."""
     max_bytes: Bytes = 1_048_576
     """Larger payloads are refused at the write, or go by `claim_check`."""
     claim_check: StorageUrl | None = Field(default=None, repr=False)

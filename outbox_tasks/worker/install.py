@@ -41,6 +41,8 @@ def install(app: Celery, settings: Settings) -> Resources:
     resources = register(app, settings)
     for each in satellites().values():
         each.install(app, settings)
+    if settings.broker_password is not None:
+        app.add_defaults({"broker_password": settings.broker_password})
     _add_queues(app)
     _add_schedule(app, settings)
     keep_pace(app)

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -219,6 +220,15 @@ def test_a_destination_out_of_reach(settings: MakeSettings, stream: Stream) -> N
     assert [(each.which, each.severity) for each in away] == [("gone", Severity.ERROR), ("nowhere", Severity.ERROR)]
     assert "gone (nats://me:***@127.0.0.1:1/shop) can't be reached" in away[0].fact
     assert "secret" not in str(away)
+
+
+def test_a_password_that_can_not_be_had(settings: MakeSettings, stream: Stream, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    made = settings(destinations={"orders": {"url": stream.url, "password": {"file": str(file)}}})
+    problem = found(made, "password_unavailable")["password_unavailable"]
+    assert (problem.which, str(file) in problem.fact) == ("orders", True)
+    file.write_text("secret")
+    assert found(made, "password_unavailable") == {}
 
 
 def test_a_destination_without_a_publisher_that_takes_its_url(settings: MakeSettings) -> None:

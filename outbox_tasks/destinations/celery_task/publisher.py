@@ -58,6 +58,7 @@ class CeleryTaskPublisher:
     """Sends tasks. Sent, or handed over, means that the broker has taken the message."""
 
     green = True
+    asks_password = True
     batch_size = 100
 
     def __init__(self, destination: Destination, settings: Settings) -> None:

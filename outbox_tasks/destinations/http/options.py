@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import time
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -48,9 +49,10 @@ def _secret(value: str) -> bytes:
 
 
 PREFIX = "outbox_"
+TOKEN = re.compile(r"[\x21-\x7e]+")
 OPTIONS: options.Options = {
     "outbox_secret": options.Kind("base64, as in whsec_…", options.TEXT.pattern, _secret, several=True),
-    "outbox_bearer": options.matching(r"[\x21-\x7e]+", "a token of ASCII characters"),
+    "outbox_bearer": options.Kind("a token of ASCII characters", TOKEN),
     "outbox_private": options.one_of("allow"),
     "outbox_concurrency": options.number(1, 100),
 }
@@ -71,7 +73,10 @@ def read(destination: Destination) -> Options:
             url.raw_host and b"%" not in url.raw_host and "#" not in destination.url,
             "it must have a host and no fragment, as in https://shop.example/hooks",
         ),
-        (not (bearer and url.userinfo), "it has either a user or outbox_bearer"),
+        (
+            sum(map(bool, (url.userinfo, bearer, destination.password))) < 2,
+            "it has one of a user, outbox_bearer and password",
+        ),
     )
     basic = base64.b64encode(f"{url.username}:{url.password}".encode()).decode() if url.userinfo else ""
     # The endpoint's part may hold a token anywhere. Of its values, those as long as tokens are hidden.

@@ -22,8 +22,8 @@ import httpcore
 
 from outbox_tasks.destinations.http import options as http_options
 from outbox_tasks.destinations.http.network import Background, Connections
-from outbox_tasks.destinations.http.options import Headers
-from outbox_tasks.errors import OutageError, PermanentError
+from outbox_tasks.destinations.http.options import TOKEN, Headers
+from outbox_tasks.errors import OutageError, PasswordUnavailable, PermanentError
 from outbox_tasks.model import EVENT_ID, LeasedMessage, Outcome, Result
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
@@ -97,6 +97,7 @@ class _Sends(NamedTuple):
 class HttpPublisher:
     """Posts to one URL. Sent means that the endpoint has answered with a status of success."""
 
+    asks_password = True
     batch_size = 100
     keeps_order = True
     """The publisher keeps the order of keys itself. In the waves of the relay one slow answer holds up all keys of a
@@ -115,15 +116,14 @@ class HttpPublisher:
             (b"accept-encoding", b"identity"),
             (b"ce-specversion", b"1.0"),
         ]
-        if options.authorization is not None:
-            self._common.append((b"authorization", options.authorization.encode()))
+        self._password, self._hidden = destination.password, options.hidden
         self._connections = PerProcess(partial(Connections, url, options.concurrency, private=options.private))
         self._background = PerProcess(Background)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """As many at a time as `outbox_concurrency` says. Each key goes on by itself: a slow answer holds up only what
         is behind it. If a key has several messages, the last send begins later, and so ends later."""
-        requests, outcomes = encoded(messages, self._request)
+        requests, outcomes = encoded(messages, partial(self._request, self._login()))
         if requests:
             runs = _runs(messages)
             longer = self._longer if len(runs) < len(messages) else 0.0
@@ -138,8 +138,19 @@ class HttpPublisher:
             background.run(self._connections.get().aclose(), LOOP_SECONDS)
             background.stop()
 
-    def _request(self, message: LeasedMessage) -> _Request:
-        headers = [*self._common, (b"idempotency-key", message.id.encode())]
+    def _login(self) -> Headers:
+        authorization = self._options.authorization
+        if self._password is not None:
+            token = self._password.ask()
+            self._hidden = [token, *self._options.hidden]
+            if not TOKEN.fullmatch(token):
+                reason = "a bearer token has only ASCII characters and no spaces"
+                raise PasswordUnavailable(source=self._password.source, reason=reason)
+            authorization = f"Bearer {token}"
+        return [(b"authorization", authorization.encode())] if authorization else []
+
+    def _request(self, login: Headers, message: LeasedMessage) -> _Request:
+        headers = [*self._common, *login, (b"idempotency-key", message.id.encode())]
         try:
             for name, value in attributes(message, self._source).items():
                 headers.append((b"ce-" + name.encode(), quote(value, safe=UNENCODED).encode()))
@@ -225,7 +236,7 @@ class HttpPublisher:
 
     def _shown(self, text: str) -> str:
         """The text without secrets and control characters. An endpoint may repeat in its answer what it was sent."""
-        for secret in self._options.hidden:
+        for secret in self._hidden:
             text = text.replace(secret, "***")
         printable = "".join(c if c.isprintable() else " " for c in text)
         return " ".join(printable.split())[:200]

@@ -20,6 +20,7 @@ from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination, split
+from outbox_tasks.settings.password import Password
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 NAMES = {
@@ -44,6 +45,10 @@ OURS = {
 }  # fmt: skip
 """Properties on which our promises rest: nobody else sets them."""
 
+OAUTH = "OAUTHBEARER"
+TOKEN_SECONDS = 60.0
+"""After so many seconds, librdkafka must ask again for a token that does not say how long it may be used."""
+
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
 
@@ -51,6 +56,7 @@ SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
 class KafkaPublisher:
     """Produces to one topic. Sent means that all in-sync replicas have the message."""
 
+    asks_password = True
     batch_size = 100
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
@@ -72,7 +78,7 @@ class KafkaPublisher:
             "message.timeout.ms": milliseconds,
         }
         _check(destination, self._conf)
-        self._session = PerProcess(partial(Session, self._conf))
+        self._session = PerProcess(partial(_session, self._conf, destination.password))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Send all at once. After any failure the producer is not used again: it may still hold lost messages."""
@@ -112,6 +118,22 @@ class KafkaPublisher:
         return {"key": message.key, "value": message.payload, "headers": headers}
 
 
+def _session(conf: dict[str, Any], password: Password | None) -> Session:
+    """A producer with a login of its own. Raises `PasswordUnavailable`."""
+    if password is None:
+        return Session(conf)
+    text = password.ask()  # without a token, librdkafka would wait for ten seconds
+    if conf["sasl.mechanism"] == OAUTH:
+        return Session({**conf, "oauth_cb": partial(_token, password)})
+    return Session({**conf, "sasl.password": text})
+
+
+def _token(password: Password, _: str) -> tuple[str, float]:
+    """A token, and the time of its end. librdkafka asks again when four fifths of the time have passed."""
+    token, seconds = password.ask_for_how_long()
+    return token, time.time() + (seconds or TOKEN_SECONDS)
+
+
 def _check(destination: Destination, conf: dict[str, Any]) -> None:
     """Have librdkafka read the properties, in a producer without brokers."""
     try:
@@ -138,7 +160,8 @@ def _read(destination: Destination) -> tuple[str, dict[str, str]]:
         (TOPIC.fullmatch(topic), "a topic's name has 1 to 249 characters of A-Z, a-z, 0-9, '.', '_' and '-'"),
         (not OURS & properties.keys(), f"these properties can't be changed: {', '.join(sorted(OURS))}"),
     )
-    return topic, {"bootstrap.servers": servers, **_security(login, "sasl" in values, tls), **properties}
+    sasl = "sasl" in values or destination.password is not None
+    return topic, {"bootstrap.servers": servers, **_security(login, sasl, tls), **properties}
 
 
 def _security(login: str, sasl: bool, tls: bool) -> dict[str, str]:

@@ -137,6 +137,8 @@ class Session:
         while (now := time.monotonic()) < deadline and self._serve(min(0.1, deadline - now)):
             if self._fatal is not None:
                 deadline = min(deadline, now + PURGE_SECONDS)  # for the reports of what was on its way
+            elif any(CODES.get(error.code()) == "unauthorized" for error in self._errors):
+                return  # the login was refused
             elif any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in self._errors):
                 deadline = min(deadline, now + 2.0)  # seconds that all brokers may be down
 

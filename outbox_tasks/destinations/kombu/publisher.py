@@ -24,6 +24,7 @@ class KombuPublisher:
     """Sends to a queue or an exchange. Sent means that RabbitMQ has confirmed, or that Redis or Azure has answered."""
 
     green = True
+    asks_password = True
     batch_size = 100
 
     def __init__(self, destination: Destination, settings: Settings) -> None:

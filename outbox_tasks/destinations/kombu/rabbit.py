@@ -12,9 +12,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import amqp
 from amqp import spec
-from kombu import Connection, Exchange, Queue
+from kombu import Exchange, Queue
 from kombu.transport import pyamqp
 
+from outbox_tasks.broker.login import connection
 from outbox_tasks.destinations.kombu.common import (
     UNROUTABLE,
     UNWRITABLE,
@@ -50,8 +51,9 @@ class RabbitSender:
         ssl = tls_of(options) if destination.scheme == "amqps" else {}
         if ssl.get("cert_reqs"):
             ssl["server_hostname"] = urlsplit(url).hostname  # py-amqp checks the name only if it is told one
-        client = Connection(
+        client = connection(
             urlunsplit(urlsplit(url)._replace(scheme="pyamqp")),  # amqp:// may be librabbitmq, which has no confirms
+            destination.password,
             ssl=ssl or False,
             connect_timeout=settings.send_timeout / 2,
             transport_options={**destination.transport_options, "confirm_publish": False},

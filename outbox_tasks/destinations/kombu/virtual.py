@@ -8,9 +8,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from kombu import Connection, Exchange, Producer
+from kombu import Exchange, Producer
 
 from outbox_tasks.broker.broker import batch
+from outbox_tasks.broker.login import connection
 from outbox_tasks.destinations.kombu.common import Entry, database, outcome_of, parts_of, tls_of
 from outbox_tasks.destinations.kombu.internals import azure_transport
 from outbox_tasks.model import Outcome, Result
@@ -35,6 +36,8 @@ class VirtualSender:
         # kombu would wait and try again. Instead, what fails goes back to the table.
         ours: dict[str, Any] = {"max_retries": 0}
         if destination.scheme == "azurestoragequeues":
+            if destination.password is not None:
+                raise destination.unusable("an Azure Storage Queue has its login in its URL: remove password")
             transport: Any = azure_transport(half)
             transport.parse_uri(url)  # raises `ValueError`
             self._queue = options.get("queue") or destination.name
@@ -60,7 +63,7 @@ class VirtualSender:
         # The relay decides about retries, and notes them on the row.
         options_of_kombu = {**ours, **destination.transport_options, "retry_on_timeout": False}
         limits = {"transport_options": options_of_kombu, "connect_timeout": half}
-        self._connect = partial(Connection, url, transport=transport, ssl=ssl, **limits)
+        self._connect = partial(connection, url, destination.password, transport=transport, ssl=ssl, **limits)
         self._connect()  # reads the URL; opens nothing
         self._connection: Any = None
         self._producer: Producer | None = None

@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from outbox_tasks.broker.login import RedisLogin
 from outbox_tasks.destinations.common import options
 from outbox_tasks.destinations.common.redis_answers import outcome_of
 from outbox_tasks.errors import PermanentError
@@ -51,6 +52,7 @@ class RedisStreamPublisher:
     """Appends to one stream. Sent means that Redis has answered with the entry's id."""
 
     green = True
+    asks_password = True
     batch_size = 500
     keeps_order = True
 
@@ -66,14 +68,19 @@ class RedisStreamPublisher:
         command = ["XADD", self.stream, *trim, "*"]
         self._length, self._head = len(command), b"".join(map(_bulk, command))
         self._script = b"".join(map(_bulk, ("EVAL", IN_ORDER, "1", self.stream)))
+        netloc, login = parts.netloc, dict[str, RedisLogin]()
+        if destination.password is not None:
+            netloc = netloc.rpartition("@")[2]
+            login["credential_provider"] = RedisLogin(destination.url, destination.password)
         self._connection = redis.ConnectionPool.from_url(
-            urlunsplit((parts.scheme.partition("+")[0], parts.netloc, f"/{database}", "", "")),
+            urlunsplit((parts.scheme.partition("+")[0], netloc, f"/{database}", "", "")),
             socket_connect_timeout=min(5.0, self._wait),
             socket_timeout=self._wait,
             socket_keepalive=True,
             health_check_interval=5,
             # Redis may have run an XADD whose answer was lost. So the relay decides about retries, and records them.
             retry=Retry(NoBackoff(), 0),
+            **login,
             # redis-py before 6 does not check the name unless it is asked to.
             **({"ssl_check_hostname": True} if parts.scheme.startswith("rediss") else {}),
         ).make_connection()

@@ -35,7 +35,7 @@ class BrokerAnswer:
     info: dict[str, Any] | None
     """The INFO of a Redis; None: it is not a Redis."""
     seconds: float
-    """How long a round trip took; to ask for the length of a queue takes two."""
+    """How long a round trip took. The length of a queue takes two; one, if it is an empty one of Redis."""
 
     @classmethod
     def of(cls, broker: Broker, reached: threading.Event) -> BrokerAnswer | Silence:
@@ -49,7 +49,8 @@ class BrokerAnswer:
                     return Silence(CLUSTER)
                 began = time.monotonic()
                 lengths = {queue: queue_length(producer, queue) for queue in queues_of(broker.settings)}
-                seconds = (time.monotonic() - began) / (2 * len(lengths))
+                trips = sum(2 if length or info is None else 1 for length in lengths.values())
+                seconds = (time.monotonic() - began) / trips
         except BrokerUnreachable as away:
             return Silence(str(away.reason).rstrip("."))
         except Exception as failed:  # whatever a transport raises, the broker gives no answer

@@ -65,6 +65,7 @@ CHECKS = (
           {"no_destinations", "publisher_missing", "destination_url"}, deep=True),
     Check(DESTINATIONS, "the hosts that their URLs name can be reached from here", destinations.reachable,
           {"destination_away"}, deep=True),
+    Check(DESTINATIONS, "their passwords can be had here", destinations.passwords, {"password_unavailable"}, deep=True),
     Check(MESSAGES, "they are counted in time", waiting.counted, set(), needs=("tables", "indexes"),
           gives=("counts",)),
     Check(DESTINATIONS, "their messages arrive", sends.sends,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from outbox_tasks.broker.places import joined
 from outbox_tasks.destinations import load
-from outbox_tasks.errors import ConfigurationError, NotInstalled, UnknownPublisher
+from outbox_tasks.errors import ConfigurationError, NotInstalled, PasswordUnavailable, UnknownPublisher
 from outbox_tasks.operating.problems.problem import error
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, CONNECT_SECONDS, Problems, Site, in_thread
 from outbox_tasks.settings.destination import Destination, split
@@ -57,6 +57,23 @@ def publishers(site: Site) -> Problems:
         except ConfigurationError as refused:
             yield error(
                 "destination_url", str(refused), cause, f"Correct the url of [destinations.{name}].", which=name
+            )
+
+
+def passwords(site: Site) -> Problems:
+    """Whether each destination's password can be had. If those of the database or the broker can't,
+    other checks say so."""
+    for name, destination in site.settings.destinations.items():
+        try:
+            if destination.password is not None:
+                destination.password.ask_anew()
+        except PasswordUnavailable as unavailable:
+            yield error(
+                "password_unavailable",
+                f"The password of {name} could not be had from {unavailable.source}: {unavailable.reason}.",
+                "If the publish workers can't get it either, its messages wait, and spend no attempts.",
+                f"Let {unavailable.source} give the password, or correct password in [destinations.{name}].",
+                which=name,
             )
 
 

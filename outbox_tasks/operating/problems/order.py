@@ -46,6 +46,7 @@ FOLLOWS: dict[str, set[str]] = {
 FOLLOWS_THERE: dict[str, set[str]] = {
     "destination_away": {"breaker_open", "destination_failing", "destination_refuses", "stale"},
     "publisher_missing": {"stale", "destination_away"},
+    "password_unavailable": {"breaker_open", "destination_failing", "destination_refuses", "stale"},
     "paused": {"stale", "destination_failing", "destination_refuses", "destination_waits", "breaker_open"},
     "breaker_open": {"stale", "destination_failing", "destination_refuses", "destination_waits"},
     "destination_refuses": {"stale", "destination_waits", "dead_letters"},

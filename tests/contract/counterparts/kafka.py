@@ -38,8 +38,15 @@ class Counterpart(ProgramCounterpart):
 
     def answer(self, api: int, *errors: int) -> None:
         """Let the server answer its next requests of this API with these errors."""
+        self._order(api=api, errors=errors)
+
+    def change_token(self, token: str) -> None:
+        """Whoever signs in must have this token from now on. All connections end."""
+        self._order(token=token)
+
+    def _order(self, **order: Any) -> None:
         with socket.create_connection(("127.0.0.1", self.control_port), timeout=5) as control:
-            control.sendall(json.dumps({"api": api, "errors": errors}).encode() + b"\n")
+            control.sendall(json.dumps(order).encode() + b"\n")
             assert control.recv(1) == b"", "it closes the connection when it has done so"
 
     def raw(self) -> list[Message]:

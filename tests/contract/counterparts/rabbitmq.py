@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -68,6 +69,12 @@ class Counterpart(ChildCounterpart):
         super().end()
         if self._epmd is not None:
             self._epmd.stop()
+
+    def evaluate(self, erlang: str) -> None:
+        """Let the node do this."""
+        argv = ["erl_call", "-sname", "outbox@localhost", "-timeout", "60", "-e"]
+        done = subprocess.run(argv, env=self._env, input=f"{erlang}.\n", capture_output=True, text=True, timeout=60)
+        assert done.stdout.startswith("{ok"), done.stdout + done.stderr
 
     def url(self, place: str) -> str:
         self.declare(place)

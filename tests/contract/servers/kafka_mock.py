@@ -3,8 +3,9 @@
     python -m tests.contract.servers.kafka_mock PORT CONTROL
 
 The mock takes any port. So this process listens at PORT, makes the mock advertise that port, and passes on what comes.
-At CONTROL, a line of JSON tells the mock what to answer next. The topic `missing` does not exist and can't be made;
-nobody may write to `forbidden`.
+At CONTROL, a line of JSON tells the mock what to answer next, or which token clients must have from now on: then all
+connections end. Only clients that sign in (OAUTHBEARER) are asked for it. The topic `missing` does not exist and can't
+be made; nobody may write to `forbidden`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 
@@ -49,6 +52,57 @@ class Mock:
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, ctypes.c_int16(api), count, array)
 
 
+API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
+SASL_AUTHENTICATION_FAILED = 58
+SASL_VERSIONS = b"".join(struct.pack(">hhh", api, 0, 1) for api in (SASL_HANDSHAKE, SASL_AUTHENTICATE))
+OAUTH = struct.pack(">hih", 0, 1, 11) + b"OAUTHBEARER"
+
+
+async def frame(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+
+
+def framed(data: bytes) -> bytes:
+    return len(data).to_bytes(4) + data
+
+
+class Door:
+    """Signs clients in, which the mock can't. https://kafka.apache.org/protocol"""
+
+    def __init__(self) -> None:
+        self.token = b""
+        self.connections: set[asyncio.StreamWriter] = set()
+
+    def change(self, token: str) -> None:
+        self.token = token.encode()
+        for connection in self.connections:
+            connection.close()
+
+    async def enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mock: Any) -> None:
+        """Answer a client until it has signed in, or asks for something else."""
+        answers, requests = mock
+        while True:
+            request = await frame(reader)
+            api, version, correlation = struct.unpack(">hh4s", request[:8])
+            if api == SASL_HANDSHAKE:
+                writer.write(framed(correlation + OAUTH))
+            elif api == SASL_AUTHENTICATE:
+                knows = self.token in request.split(b"Bearer ")[1].split(b"\x01")
+                error = 0 if knows else SASL_AUTHENTICATION_FAILED
+                writer.write(framed(correlation + struct.pack(">hhi", error, -1, 0) + bytes(8 * version)))
+            else:
+                requests.write(framed(request))
+                if api != API_VERSIONS:
+                    return
+                answer = await frame(answers)
+                if version < 3:
+                    count = int.from_bytes(answer[6:10]) + 2
+                    writer.write(framed(answer[:6] + count.to_bytes(4) + SASL_VERSIONS + answer[10:]))
+                else:  # the count is one more, and each entry has an empty list of tags
+                    entries = b"".join(SASL_VERSIONS[at : at + 6] + b"\0" for at in (0, 6))
+                    writer.write(framed(answer[:6] + bytes([answer[6] + 2]) + entries + answer[7:]))
+
+
 async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(OSError):  # one side has closed
         while data := await reader.read(1 << 20):
@@ -58,14 +112,24 @@ async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 async def main(port: int, control_port: int) -> None:
-    mock = Mock(port)
+    mock, door = Mock(port), Door()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        door.connections.add(writer)
         answers, requests = await asyncio.open_connection("127.0.0.1", mock.port)
-        await asyncio.gather(passed_on(reader, requests), passed_on(answers, writer))
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await door.enter(reader, writer, (answers, requests))
+            await asyncio.gather(passed_on(reader, requests), passed_on(answers, writer))
+        door.connections.discard(writer)
+        for each in (writer, requests):
+            each.close()
 
     async def control(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        mock.answer(**json.loads(await reader.readline()))
+        order = json.loads(await reader.readline())
+        if "token" in order:
+            door.change(order["token"])
+        else:
+            mock.answer(**order)
         writer.close()
 
     await asyncio.start_server(control, "127.0.0.1", control_port)
