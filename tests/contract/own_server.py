@@ -85,9 +85,9 @@ class ChildCounterpart(Counterpart):
         self.child.kill()
 
     @property
-    def pids(self) -> list[int]:
+    def pid(self) -> int:
         assert self.child is not None
-        return [self.child.pid]
+        return self.child.pid
 
 
 class ProgramCounterpart(ChildCounterpart):

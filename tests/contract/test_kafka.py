@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,8 @@ class TestTime:
     def test_what_was_on_its_way_may_have_been_taken_and_the_outcome_says_so(self, target: Counterpart) -> None:
         with closing(loaded(target.url(target.place), send_timeout=1)) as publisher:
             connected(publisher)
-            target.freeze()
-            try:
+            with target.frozen():
                 [outcome] = sent_by(publisher, message(1, key="k"))
-            finally:
-                target.thaw()
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "timeout")
             assert "it may have been taken" in str(outcome.error)
             eventually(lambda: sent_by(publisher, message(2, key="k")) == [SENT])
@@ -109,11 +106,11 @@ class TestTime:
 
     def test_what_happened_while_nothing_was_sent_does_not_hurry_the_next_send(self, target: Counterpart) -> None:
         publisher: Any = loaded(target.url(target.place), send_timeout=20)
-        with closing(publisher):
+        with closing(publisher), ExitStack() as frozen:
             assert publisher.publish([message(0)]) == [SENT]
             publisher._session.get()._errors.append(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-            target.freeze()
-            threading.Timer(3, target.thaw).start()  # longer than all brokers may be down
+            frozen.enter_context(target.frozen())
+            threading.Timer(3, frozen.close).start()  # longer than all brokers may be down
             assert publisher.publish([message(1)]) == [SENT]
 
     def test_an_outage_is_given_up_before_the_time_is_up(self, target: Counterpart) -> None:

@@ -2,99 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
-import annotated_types
 import pytest
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.feeds.place import FeedPlace
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import Destination
 
 INT32 = 2**31 - 1
 AGES = {"max_age", "confirm_within", "inbox_retention", "archive_retention", "stale_after"}
 """These are compared with dates. A process waits for all other times."""
 
 
-def parts(annotation: Any) -> Iterator[Any]:
-    """An annotation and its parts."""
-    yield annotation
-    for part in get_args(annotation):
-        yield from parts(part)
+class Number(NamedTuple):
+    """A setting, of a destination if `where` is not empty, and the bounds that it declares."""
+
+    where: str
+    name: str
+    whole: bool
+    least: float | None
+    most: float | None
 
 
-def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """A model of the settings and the models in it."""
-    yield model
-    for field in model.model_fields.values():
-        for part in parts(field.annotation):
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                yield from models(part)
+def numbers(schema: dict[str, Any], where: str) -> list[Number]:
+    return [
+        Number(where, name, kind["type"] == "integer", kind.get("minimum"), kind.get("maximum"))
+        for name, field in schema["properties"].items()
+        for kind in (field, *field.get("anyOf", ()))
+        if kind.get("type") in ("number", "integer")
+    ]
 
 
-def numbers(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    return {
-        name: field
-        for name, field in model.model_fields.items()
-        if any(part in (int, float) for part in parts(field.annotation))
-    }
-
-
-def bounds(field: FieldInfo) -> tuple[float | None, float | None]:
-    """The least and the most that a field takes; None if it does not say."""
-    said = [*field.metadata, *parts(field.annotation)]
-    rules = [rule for part in said for rule in (part.metadata if isinstance(part, FieldInfo) else [part])]
-    least = [rule.ge for rule in rules if isinstance(rule, annotated_types.Ge)]
-    most = [rule.le for rule in rules if isinstance(rule, annotated_types.Le)]
-    return (least or [None])[0], (most or [None])[0]  # type: ignore[return-value]
-
-
-FOUND = [(model, name, field) for model in models(Settings) for name, field in numbers(model).items()]
-
-
-def made(model: type[BaseModel], name: str, value: float) -> Any:
-    if model is Destination:
-        return Settings(destinations={"orders": {"url": "a://b", name: value}})
-    if model is FeedPlace:
-        return Settings(feeds={"orders": {"url": "sqlite:////a.db", name: value}})
-    assert model is Settings
-    return Settings(**{name: value})
+SCHEMA = Settings.model_json_schema()
+NUMBERS = numbers(SCHEMA, "") + numbers(SCHEMA["$defs"]["Destination"], "destinations.orders.")
 
 
 def test_an_unusable_number_is_refused_by_name() -> None:
-    where = {Settings: "", Destination: "destinations.orders.", FeedPlace: "feeds.orders."}
-    assert {"singles", "queue_lease", "archive_retention", "rate_limit"} <= {name for _, name, _ in FOUND}
-    for model, name, field in FOUND:
-        least, most = bounds(field)
-        assert least is not None, f"{model.__name__}.{name} has no bounds: use a type of settings/destination.py"
-        assert most is not None, f"{model.__name__}.{name} has no bounds: use a type of settings/destination.py"
+    assert {"singles", "queue_lease", "archive_retention", "rate_limit"} <= {number.name for number in NUMBERS}
+    for where, name, _, least, most in NUMBERS:
+        assert least is not None, f"{where}{name} has no bounds: use a type of settings/destination.py"
+        assert most is not None, f"{where}{name} has no bounds: use a type of settings/destination.py"
         for wrong in (float("inf"), float("-inf"), float("nan"), int(least) - 1, int(most) + 1):
+            value: Any = {name: wrong}
             with pytest.raises(ConfigurationError) as caught:
-                made(model, name, wrong)
-            assert caught.value.setting == where[model] + name
+                Settings(**({"destinations": {"orders": {"url": "a://b", **value}}} if where else value))
+            assert caught.value.setting == where + name
 
 
 def test_the_largest_number_is_not_too_large_for_dates_and_waits() -> None:
-    for _, name, field in FOUND:
-        _, most = bounds(field)
+    for _, name, whole, _, most in NUMBERS:
         assert most is not None
         if name in AGES:  # several of them added up are still a date
             assert datetime.now(UTC) - 3 * timedelta(seconds=most)
             assert datetime.now(UTC) + 3 * timedelta(seconds=most)
-        elif float in parts(field.annotation) and name != "rate_limit":
-            assert 2 * most * 1000 <= INT32, f"milliseconds of {name}"
-        else:
+        elif whole or name == "rate_limit":
             assert 2 * most <= INT32, name
+        else:
+            assert 2 * most * 1000 <= INT32, f"milliseconds of {name}"
 
 
 def test_attempts_can_be_counted_in_a_smallint() -> None:
     """And a few more: a send that was lost counts too."""
-    _, most = bounds(Destination.model_fields["max_attempts"])
+    [most] = [number.most for number in NUMBERS if number.name == "max_attempts"]
     assert most is not None
     assert most + 100 <= INT32 >> 16
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from email import message_from_bytes
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
@@ -45,6 +43,12 @@ def wheel(built: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+@pytest.fixture(scope="module")
+def described(wheel: zipfile.ZipFile) -> PathDistribution:
+    """What the wheel says of itself."""
+    return PathDistribution(zipfile.Path(wheel, f"outbox_tasks-{outbox_tasks.__version__}.dist-info/"))
+
+
 def of_the_checkout(folder: str) -> set[str]:
     files = subprocess.run(["git", "ls-files", "-z", folder], cwd=ROOT, capture_output=True, text=True)
     if files.returncode:
@@ -66,31 +70,23 @@ def test_the_wheel_holds_the_package_and_the_source_distribution_what_its_tests_
     assert {file for file in files if file.endswith((".pyc", ".env"))} == set()
 
 
-def test_the_metadata_say_what_people_look_for_and_lead_to_the_repository(wheel: zipfile.ZipFile) -> None:
-    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
-    metadata = message_from_bytes(wheel.read(name))
+def test_the_metadata_say_what_people_look_for_and_lead_to_the_repository(described: PathDistribution) -> None:
+    metadata = described.metadata
     assert (metadata["Name"], metadata["License-Expression"]) == ("outbox-tasks", "MIT")
     assert any(url.startswith("Homepage, https://") for url in metadata.get_all("Project-URL", []))
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
-    readme = wheel.read(name).decode().partition("\n\n")[2]
+    readme = str(metadata.json["description"])
     links = re.findall(r"\]\(([^)\s]+)\)", readme)
     assert len(links) > 10
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     assert "<!--" not in readme
 
 
-def test_each_entry_point_leads_somewhere(wheel: zipfile.ZipFile) -> None:
-    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-    points = configparser.ConfigParser(delimiters=("=",))
-    points.read_string(wheel.read(name).decode())
+def test_each_entry_point_leads_somewhere(wheel: zipfile.ZipFile, described: PathDistribution) -> None:
     files = set(wheel.namelist())
-    missing = [
-        target
-        for group in points.sections()
-        for _, target in points.items(group)
-        if not {(module := target.partition(":")[0].replace(".", "/")) + ".py", module + "/__init__.py"} & files
-    ]
-    assert missing == []
+    modules = {point.module.replace(".", "/") for point in described.entry_points}
+    assert len(modules) > 10
+    assert [module for module in modules if not {f"{module}.py", f"{module}/__init__.py"} & files] == []
 
 
 def pinned() -> Iterator[Requirement]:

@@ -7,17 +7,17 @@ new publisher adds a file.
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
-import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
+from lab.frozen import frozen
 from outbox_tasks.model import LeasedMessage
 
 
@@ -79,8 +79,8 @@ class Counterpart(ABC):
 
     @property
     @abstractmethod
-    def pids(self) -> list[int]:
-        """Its processes, those that serve."""
+    def pid(self) -> int:
+        """Its process, the one that serves."""
 
     @abstractmethod
     def url(self, place: str) -> str:
@@ -135,18 +135,14 @@ class Counterpart(ABC):
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def freeze(self) -> None:
-        """It does not answer any more, with any of its threads."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGSTOP)
-            threads = Path(f"/proc/{pid}/task")
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Inside it does not answer, with any of its threads."""
+        with frozen(self.pid):
+            threads = Path(f"/proc/{self.pid}/task")
             while any(stat.read_text().rpartition(") ")[2][0] != "T" for stat in threads.glob("*/stat")):
                 time.sleep(0.001)
-
-    def thaw(self) -> None:
-        """It answers again."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGCONT)
+            yield
 
 
 def every() -> list[type[Counterpart]]:

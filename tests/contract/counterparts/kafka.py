@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import socket
 from typing import Any, ClassVar
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from tests.contract.counterparts import Received, parted
@@ -50,29 +49,18 @@ class Counterpart(ProgramCounterpart):
             assert control.recv(1) == b"", "it closes the connection when it has done so"
 
     def raw(self) -> list[Message]:
-        """All messages; those of one partition in its order, whatever their time."""
-        consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{self.port}", "group.id": "test",
-                             "enable.partition.eof": True, "fetch.wait.max.ms": 10, "log_level": 2})  # fmt: skip
+        """All messages; those of one partition in its order."""
+        bootstrap = {"bootstrap.servers": f"{LOOPBACK}:{self.port}", "group.id": "test", "log_level": 2}
+        consumer = Consumer({**bootstrap, "fetch.wait.max.ms": 10})
         try:
-            found: dict[int, list[Message]] = {
-                number: [] for number in consumer.list_topics(self.place, timeout=10).topics[self.place].partitions
-            }
-            consumer.assign([TopicPartition(self.place, number, OFFSET_BEGINNING) for number in found])
-            unread = set(found)
-            while unread:
-                for message in consumer.consume(1000, timeout=0.05):
-                    number: Any = message.partition()
-                    error = message.error()
-                    if error is None:
-                        found[number].append(message)
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        unread.discard(number)
+            numbers = consumer.list_topics(self.place, timeout=10).topics[self.place].partitions
+            partitions = [TopicPartition(self.place, number, OFFSET_BEGINNING) for number in numbers]
+            consumer.assign(partitions)
+            ends = [consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions]
+            messages = consumer.consume(sum(ends), timeout=10) if any(ends) else []
         finally:
             consumer.close()
-        # Across partitions there is no order but the time, in milliseconds; then the tests' numbers.
-        return list(
-            heapq.merge(*found.values(), key=lambda found: (found.timestamp()[1], dict(found.headers())["ce_id"]))
-        )
+        return sorted(messages, key=lambda message: (message.timestamp()[1], message.partition(), message.offset()))
 
     @staticmethod
     def read(arrived: Message) -> Received:

@@ -7,12 +7,10 @@ import shutil
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 from urllib.parse import unquote
-from uuid import uuid4
 
 import nats
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
@@ -78,16 +76,11 @@ class Counterpart(ChildCounterpart):
         async def read(stream: JetStreamContext) -> list[Msg]:
             # Not by get_msg: it reads headers as those of an e-mail, which lets no other characters than ASCII through.
             count = (await stream.stream_info(self.place)).state.messages
-            config = ConsumerConfig(durable_name=uuid4().hex, ack_policy=AckPolicy.NONE)
-            await stream.add_consumer(self.place, config)
-            reader = await stream.pull_subscribe_bind(config.durable_name or "", stream=self.place)
-            found: list[Msg] = []
-            while len(found) < count:
-                found += await reader.fetch(count - len(found), timeout=5)
-            return found
+            reader = await stream.subscribe(">", stream=self.place, ordered_consumer=True)
+            return [await reader.next_msg(5) for _ in range(count)]
 
-        found: list[Msg] = self.ask(read)
-        return found
+        messages: list[Msg] = self.ask(read)
+        return messages
 
     def ask(self, question: Callable[[JetStreamContext], Awaitable[Any]]) -> Any:
         """Ask the server something, over a connection of its own."""

@@ -47,8 +47,8 @@ class ValkeyCounterpart(Counterpart):
         self.server.kill()
 
     @property
-    def pids(self) -> list[int]:
-        return [self.server.pid]
+    def pid(self) -> int:
+        return self.server.pid
 
     @abstractmethod
     def url_of(self, broker: str, place: str) -> str:
