@@ -71,7 +71,7 @@ HARM = {
     "EXPLAIN INSERT INTO outbox_messages (seq) VALUES (1)": "operator",
     "EXPLAIN INSERT INTO outbox_journal (first) VALUES (1)": "worker relay operator",
     "DELETE FROM outbox_leases": "worker relay operator",
-    "SELECT FROM outbox_take_new('orders', NULL, false, '', 1, 1, 1, 1, 0, 1)": "relay",
+    "SELECT FROM outbox_take_new('orders', NULL, false, '', 1, 1, 1, 1, 0, '', 1)": "relay",
     "DELETE FROM outbox_limits": "operator",
     "EXPLAIN SELECT outbox_day_drop(0)": "relay",
     "EXPLAIN SELECT outbox_cancel('{}')": "writer",

@@ -98,7 +98,7 @@ FAULTS = [
           "a scheduled message is sent at once behind another"),
     Fault(KEYS, "AND (q.wall IS NULL OR q.seq < q.wall)", "",
           OF_KEYS + "a_dead_head_blocks_its_key_or_not", "messages overtake a dead letter that blocks"),
-    Fault(KEYS, "WHERE stop.seq IS NULL OR w.seq < stop.seq", "WHERE true",
+    Fault(KEYS, "WHERE stop.seq IS NULL OR l.seq < stop.seq", "WHERE true",
           OF_KEYS + "what_an_application_takes_back_makes_no_take_wait", "a message overtakes one that is locked"),
     Fault(SQL + "writers.sql", "WHERE seq > mark.floor AND", "WHERE seq > mark.floor + 2 AND",
           OF_KEYS + "a_later_writer_waits_for_an_earlier_one", "a message overtakes one that is not yet committed"),

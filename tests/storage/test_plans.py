@@ -83,7 +83,7 @@ def hops(seqs: list[int]) -> Asked:
     """Each verb of the relay, the pages that it may touch, and its parameters: batches of 500, a single of each of 200
     destinations, 1,000 messages of leases that have run out."""
     lease = {"token": TOKEN[:-1] + "2", "holder": "me", "hold": 60.0}
-    batch = {**lease, "destination": "d1", "most": BATCH, "run": 100, "bytes": 1 << 22, "largest": 1 << 20}
+    batch = {**lease, "destination": "d1", "most": BATCH, "of_key": 100, "bytes": 1 << 22, "largest": 1 << 20}
     place = {"start": 0, "life": "", "reach": 2 * BATCH, "free_since": "-infinity", "blocks": True}
     free = json.dumps([{"destination": name, "most": 1, "span": SPAN} for name in NAMES])
     keyed = json.dumps([{"destination": name, "held": 1, "new": 1, **place} for name in NAMES])

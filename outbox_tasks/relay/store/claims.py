@@ -167,7 +167,7 @@ class Claims(Database):
             if row.seq is None:
                 place = places[row.destination]
                 if row.next_start is not None:
-                    place.go_on(row.next_start, row.id)
+                    place.go_on(row.next_start, row.life)
                 if row.all_before is not None:
                     place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
         return [_single(row) for row in rows if row.seq is not None]

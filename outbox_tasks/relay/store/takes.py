@@ -126,7 +126,7 @@ class Takes(Database):
     def _take_held(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
         parameters, place = self._parameters(destination, most, largest), self._progress.places.of(destination)
         where = {"free_since": place.free_since, "blocks": self.settings.dead_blocks(destination)}
-        rows = self.ask("claim/take_held.sql", limit, **parameters, run=self._size(destination)[1], **where)
+        rows = self.ask("claim/take_held.sql", limit, **parameters, of_key=self._size(destination)[1], **where)
         messages, looked = _parted(rows)
         for row in looked:
             place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
@@ -135,7 +135,7 @@ class Takes(Database):
     def _take_new(self, destination: str, most: int, largest: int, limit: float | None) -> Batch:
         parameters, place = self._parameters(destination, most, largest), self._progress.places.of(destination)
         where = {"start": place.start, "life": place.life, "reach": 2 * most if place.few_keys else most}
-        rows = self.ask("claim/take_new.sql", limit, **parameters, run=self._size(destination)[1], **where)
+        rows = self.ask("claim/take_new.sql", limit, **parameters, of_key=self._size(destination)[1], **where)
         messages, looked = _parted(rows)
         moved = False
         for row in looked:
