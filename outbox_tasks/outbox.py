@@ -38,7 +38,7 @@ from outbox_tasks.writing.transactions import (
     current,
     is_async_connection,
     is_awaited,
-    transaction,
+    transaction_of,
     unwrapped,
 )
 from outbox_tasks.writing.write import Writer
@@ -227,13 +227,13 @@ class Outbox:
     @contextmanager
     def _capturing(self, session: AnySession, *, confirm: bool, stored: list[str | None]) -> Iterator[None]:
         """`stored` gets the ids of the tasks that are stored."""
-        transaction(session, "celery.task")
+        transaction_of(session, "celery.task")
         target = self._target(session, confirm=confirm)
 
         def store(message: Message) -> object:
-            opened = target.store(message)
+            anchor = target.store(message)
             stored.append(message.aggregate_id)
-            return opened
+            return anchor
 
         block = partial(capturing, target._replace(store=store))
         with block(), storing_on_commit(session, block):
@@ -308,7 +308,7 @@ class Outbox:
 
     def _store(self, session: AnySession, message: Message) -> object:
         self.write_task(session, message)
-        return transaction(session, message.event_type).opened()
+        return transaction_of(session, message.event_type).anchor()
 
     def write_task(self, session: AnySession, message: Message) -> UUID:
         """Write a recorded task; returns the id of its message. Applications call `apply_async`."""

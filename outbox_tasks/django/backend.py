@@ -37,7 +37,7 @@ from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import capturing
 from outbox_tasks.writing.execution import Verb, read_in_django
 from outbox_tasks.writing.record import Target
-from outbox_tasks.writing.transactions import transaction as open_transaction
+from outbox_tasks.writing.transactions import transaction_of
 
 APP = "outbox_tasks.django"
 
@@ -87,7 +87,7 @@ class TasksBackend(BaseTaskBackend):
         def store(message: Message) -> object:
             named = replace(message, event_type=task.module_path, priority=_priority(task.priority))
             written.append(self.outbox.write_task(connection, named))
-            return open_transaction(connection, named.event_type).opened()
+            return transaction_of(connection, named.event_type).anchor()
 
         due = task.run_after
         if due is not None and timezone.is_naive(due):  # a project without time zones

@@ -23,7 +23,7 @@ from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute, execute_each
 from outbox_tasks.writing.nudge import Nudge, Woken
 from outbox_tasks.writing.rows import Row, rows
-from outbox_tasks.writing.transactions import AnySession, transaction, trouble
+from outbox_tasks.writing.transactions import AnySession, transaction_of, trouble
 
 TABLE = "outbox_feed"
 
@@ -54,12 +54,11 @@ class FeedWriter:
             ids.append(id)
             table_rows.extend(own)
         if table_rows:
-            opened = transaction(session, table_rows[0]["event_type"])
+            transaction = transaction_of(session, table_rows[0]["event_type"])
             place = _place(self._schema(name))
-            if not opened.defers(place.table, place.insert, table_rows):
-                place.insert(opened.connection(place.table), table_rows)
+            transaction.insert(place.table, place.insert, table_rows)
             if self.nudge is not None:
-                opened.wake(self.nudge.of(Woken("feed", name)))
+                transaction.after_commit(self.nudge.of(Woken("feed", name)))
         return ids
 
     def cancel(self, session: AnySession, id: UUID) -> bool:

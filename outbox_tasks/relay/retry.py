@@ -43,16 +43,17 @@ def retry_after(outcome: Outcome) -> float:
     return min(max(0.0, seconds), LONGEST_ASKED_SECONDS)  # in this order NaN becomes 0
 
 
-def unsendable(settings: Settings, message: LeasedMessage) -> Verdict | None:
+def unsendable(settings: Settings, message: LeasedMessage, *, newer: bool) -> Verdict | None:
     """What happens to a message that must not be sent. None: it may be sent, also if its destination is not configured
-    here: then it is left to a relay that knows the destination. There are five cases:
+    here: then it is left to a relay that knows the destination. `newer`: it has failed, and there is a newer message of
+    its key. There are five cases:
 
-    1. It has failed, and a newer message of its key replaces it. 2. It is too old. 3. It is larger than its destination
-    takes. 4. It has spent its attempts: the last one ended without a settle. 5. The database did not return its payload
-    in time: that counts as a failed attempt.
+    1. The newer message replaces it. 2. It is too old. 3. It is larger than its destination takes. 4. It has spent its
+    attempts: the last one ended without a settle. 5. The database did not return its payload in time: that counts as a
+    failed attempt.
     """
     configured = settings.destinations.get(message.destination)
-    if message.newer:
+    if newer:
         error = "it had failed, and there is a newer message of its key"
         return Verdict(message, Step.DISCARDED, 0.0, SUPERSEDED, error, sent=False)
     if configured is None:

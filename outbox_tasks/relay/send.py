@@ -43,9 +43,8 @@ def _judged_unsent(settings: Settings, destination: str, messages: Sequence[Leas
     verdicts: dict[int, Verdict] = {}
     blocked_keys: set[str | None] = set()
     for message in messages:
-        if message.attempts > 1 and message.seq < newest.get(message.key, 0):
-            message.newer = True
-        verdict = unsendable(settings, message)
+        newer = message.newer or (message.attempts > 1 and message.seq < newest.get(message.key, 0))
+        verdict = unsendable(settings, message, newer=newer)
         if verdict is None and message.key in blocked_keys:
             verdict = Verdict(message, Step.BEHIND, sent=False)
         if verdict is None:

@@ -10,7 +10,7 @@ from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import NotSupervised, RunLost
 from outbox_tasks.supervised.run import SupervisedRun, current
 from outbox_tasks.writing.execution import Verb
-from outbox_tasks.writing.transactions import explain, is_awaited, transaction, unwrapped
+from outbox_tasks.writing.transactions import explain, is_awaited, transaction_of, unwrapped
 
 _verb = lru_cache(Verb)
 
@@ -27,22 +27,22 @@ def complete(session: Any, result: Any) -> Any:
 
 
 def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
-    opened = transaction(session, "outbox.complete")
+    transaction = transaction_of(session, "outbox.complete")
     schema = run.settings.database_schema
     messages = tables(schema).messages
     following = run.rows_after(result)
-    end = json.dumps([{**run.run._asdict(), **run.returned(result)}])
+    end = json.dumps([{**run.fence._asdict(), **run.returned(result)}])
     parameters = {"run": end, "row": json.dumps(following), "soon": False}
     try:
-        ended = opened.run(_verb("supervised/end.sql", schema), parameters, messages)
+        ended = transaction.run(_verb("supervised/end.sql", schema), parameters, messages)
     except Exception as error:  # each driver and framework has errors of its own
         explain(error, schema)
         raise
     if ended:
-        opened.wake(run.note_completed)
+        transaction.after_commit(run.note_completed)
         if (following or run.frees_key) and run.nudge is not None:
-            opened.wake(run.nudge)
+            transaction.after_commit(run.nudge)
         return
-    again = {"id": run.run.id, "committed": run.completed}
-    if not opened.run(_verb("supervised/completed.sql", schema), again, messages):
+    again = {"id": run.fence.id, "committed": run.completed}
+    if not transaction.run(_verb("supervised/completed.sql", schema), again, messages):
         raise RunLost(task=run.request.task, id=run.request.id)

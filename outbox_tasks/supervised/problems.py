@@ -11,6 +11,7 @@ from outbox_tasks.broker.task_broker import app_of
 from outbox_tasks.operating.problems.answers import Worker, ask_workers
 from outbox_tasks.operating.problems.problem import Problem, error, first_ones, warning
 from outbox_tasks.operating.problems.site import ANSWER_SECONDS, Check, Problems, Site
+from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import many, shell_line, some, span
 from outbox_tasks.writing.eager import REMEDY, eager
@@ -30,7 +31,7 @@ def unknown(site: Site) -> Problems:
 def unregistered(site: Site) -> Problems:
     """Whether each worker knows the tasks that go to its queues. It asks the workers, so also those that don't
     supervise."""
-    celery = _celery(site)
+    celery = _celery(site.settings)
     asked: dict[str, set[tuple[str, str]]] = {name: set() for name in celery}
     for name, destination in celery.items():
         if task := destination.option("task"):
@@ -64,9 +65,8 @@ def _unknown(task: str, workers: Sequence[str]) -> Problem:
 
 def begun(site: Site) -> Problems:
     """Whether tasks that were handed over begin to run."""
-    if not (celery := _celery(site)):  # then a reader, who may not see headers, is not refused
-        return
-    asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery.items()])
+    celery = _celery(site.settings).items()
+    asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery])
     served = {queue for worker in site.heartbeats.supervising if worker.alive for queue in worker.queues}
     for row in site.store.ask("supervised/handed_over.sql", asked=asked):
         if not served if row.queue is None else row.queue not in served:
@@ -110,8 +110,9 @@ def stored(site: Site) -> Problems:
         yield warning("always_eager", fact, "Nobody repeats a task that fails or is killed there.", REMEDY)
 
 
-def _celery(site: Site) -> dict[str, Destination]:
-    return {name: each for name, each in site.settings.destinations.items() if each.scheme == "celery"}
+def _celery(settings: Settings) -> dict[str, Destination]:
+    """The `celery://` destinations."""
+    return {name: each for name, each in settings.destinations.items() if each.scheme == "celery"}
 
 
 def _workers(site: Site, destination: Destination) -> Sequence[Worker]:
@@ -129,10 +130,14 @@ def _workers(site: Site, destination: Destination) -> Sequence[Worker]:
         app.close()
 
 
+SUBJECT = "Celery tasks"
+
 CHECKS = (
-    Check("Celery tasks", "workers know the tasks that they get", unknown, {"task_unknown"}, needs=("tables",)),
-    Check("Celery tasks", "workers know the tasks of their queues", unregistered, {"task_unknown"}, needs=("tables",),
-          uses=("broker",), deep=True),
-    Check("Celery tasks", "calls are stored", stored, {"always_eager"}),
-    Check("Celery tasks", "supervised tasks begin", begun, {"tasks_unsupervised", "tasks_wait"}, needs=("tables",)),
+    Check(SUBJECT, "workers know the tasks that they get", unknown, {"task_unknown"}, needs=("tables",),
+          concerns=_celery),
+    Check(SUBJECT, "workers know the tasks of their queues", unregistered, {"task_unknown"}, needs=("tables",),
+          uses=("broker",), concerns=_celery, deep=True),
+    Check(SUBJECT, "calls are stored", stored, {"always_eager"}, concerns=_celery),
+    Check(SUBJECT, "supervised tasks begin", begun, {"tasks_unsupervised", "tasks_wait"}, needs=("tables",),
+          concerns=_celery),
 )  # fmt: skip

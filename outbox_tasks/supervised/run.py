@@ -17,7 +17,7 @@ from outbox_tasks.model import Message
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import WEEK_SECONDS
 from outbox_tasks.supervised.by_default import knows
-from outbox_tasks.supervised.store import Begun, Run
+from outbox_tasks.supervised.store import Begun, Fence
 from outbox_tasks.wire import tracing
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import capturing, refuse_unaccepted, supervised
@@ -56,18 +56,18 @@ class Copy(NamedTuple):
         return isinstance(header, dict) and {"id", "of"} <= header.keys()
 
     @property
-    def run(self) -> Run:
-        return Run(self.id, self.token)
+    def fence(self) -> Fence:
+        return Fence(self.id, self.token)
 
 
 class SupervisedRun:
     """A task that has begun to run. Celery's messages for it are kept here instead of being sent: its retry, and the
     tasks that follow it."""
 
-    def __init__(self, settings: Settings, nudge: Nudge | None, run: Run, task: Any, begun: Begun | None) -> None:
+    def __init__(self, settings: Settings, nudge: Nudge | None, fence: Fence, task: Any, begun: Begun | None) -> None:
         self.settings = settings
         self.nudge = nudge
-        self.run = run
+        self.fence = fence
         self.task = task
         self.request = task.request
         self.begun = begun

@@ -22,7 +22,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import dead_letter, key_blocked, task_ran
 from outbox_tasks.supervised.run import Copy, SupervisedRun
-from outbox_tasks.supervised.store import Begun, Run, Runs
+from outbox_tasks.supervised.store import Begun, Fence, Runs
 from outbox_tasks.text import said, without_secrets
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.broker_nudge import broker_nudge
@@ -85,7 +85,7 @@ class Supervisor:
         except ConfigurationError as error:
             log.error(CANNOT_SUPERVISE, error)
             return False
-        nobody = Run(str(uuid4()), str(uuid4()))
+        nobody = Fence(str(uuid4()), str(uuid4()))
         try:
             Store(runs.engine, self.settings).check_version()
             for use in (runs.lose, runs.renew):  # they find no row, but need the rights
@@ -103,15 +103,14 @@ class Supervisor:
         if copy is None:
             log.error("task %s is not run: this worker can't read its header %r", task.request.id, RUN)
             raise Ignore
-        run = copy.run
         try:
-            begun = _patiently(partial(self._begin, run, copy), BEGIN_TRIES_SECONDS)
+            begun = _patiently(partial(self._begin, copy), BEGIN_TRIES_SECONDS)
         except AWAY as error:
             self._put_off(task, error)
             raise Ignore from None
-        supervised.set(SupervisedRun(self.settings, self.nudge, run, task, begun))
+        supervised.set(SupervisedRun(self.settings, self.nudge, copy.fence, task, begun))
 
-    def _begin(self, run: Run, copy: Copy, again: bool) -> Begun | None:
+    def _begin(self, copy: Copy, again: bool) -> Begun | None:
         """What the row says as it begins; None: the answer of a first try was lost, and nobody knows. Raises `Ignore`
         unless the database has begun this run."""
         runs, identity = self._runs.get()
@@ -119,11 +118,11 @@ class Supervisor:
             text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
             log.error(text, copy.id, copy.of, identity)
             raise Ignore
-        begun = runs.begin(run, copy.content, copy.lease)
+        begun = runs.begin(copy.fence, copy.content, copy.lease)
         if begun is not None:
             return begun
         place = runs.whereabouts(copy.id)
-        if again and place is not None and runs.renew({run: copy.lease}):
+        if again and place is not None and runs.renew({copy.fence: copy.lease}):
             return None  # the first try has begun the run, and its answer was lost
         state, by = place or ("forgotten", None)
         log.info("a copy of task %s is not run: the task is %s%s", copy.id, state, f" ({by})" if by else "")
@@ -165,21 +164,21 @@ class Supervisor:
         if run.unwritable is not None:
             return self._die(runs, run, *_described(run.unwritable))
         if state == states.SUCCESS or (state == states.IGNORED and run.replaced):
-            ended = runs.done(run.run, run.rows, run.returned(retval))
+            ended = runs.done(run.fence, run.rows, run.returned(retval))
         elif state == states.FAILURE:
             ended = self._die(runs, run, *_described(retval), run.rows)
         elif state == states.RETRY:
             ended = self._retry(runs, run, retval)
         elif state == states.IGNORED:
-            ended = runs.discard(run.run, "ignored", said(retval) if retval.args else "the task raised Ignore")
+            ended = runs.discard(run.fence, "ignored", said(retval) if retval.args else "the task raised Ignore")
         elif state == states.REJECTED and not retval.requeue:
             ended = runs.discard(
-                run.run, "rejected", said(retval.reason) if retval.reason else "the task raised Reject"
+                run.fence, "rejected", said(retval.reason) if retval.reason else "the task raised Reject"
             )
         elif state == states.REJECTED:
-            ended = runs.requeue(run.run, self._within(run) if run.task.acks_late else 0.0)
+            ended = runs.requeue(run.fence, self._within(run) if run.task.acks_late else 0.0)
         else:
-            ended = bool(runs.lose([run.run]))  # no state: the process ends
+            ended = bool(runs.lose([run.fence]))  # no state: the process ends
         # An earlier try may have recorded the end, and its answer was lost.
         return ended or again
 
@@ -190,16 +189,16 @@ class Supervisor:
             return self._die(runs, run, code, f"it raised Retry, but sent no copy of itself: {error}", trace)
         due = copy.get("deliver_at")
         wait = (datetime.fromisoformat(due) - datetime.now(UTC)).total_seconds() if due else 0.0
-        return runs.retry(run.run, copy, max(0.0, wait), code, error)
+        return runs.retry(run.fence, copy, max(0.0, wait), code, error)
 
     def _die(
         self, runs: Runs, run: SupervisedRun, code: str, error: str, trace: str, following: Sequence[Row] = ()
     ) -> bool:
         """The run has failed for good. Its signals are sent here: no process of the relay sees the end of a run."""
-        if not runs.dead(run.run, code, error, trace, following, run.ran):
+        if not runs.dead(run.fence, code, error, trace, following, run.ran):
             return False
         begun = run.begun or Begun(0, "", None, 0.0)
-        about = {"destination": begun.destination, "message_id": run.run.id, "key": begun.key, "code": code}
+        about = {"destination": begun.destination, "message_id": run.fence.id, "key": begun.key, "code": code}
         facts = {"event_type": run.task.name, "attempts": begun.attempts, "error": error}
         dead_letter.send(sender=self.app, **about, **facts)
         if begun.key is not None and self.settings.dead_blocks(begun.destination):

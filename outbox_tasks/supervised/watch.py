@@ -28,7 +28,7 @@ from outbox_tasks.database.engine import PIPE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.heartbeats import facts_of
 from outbox_tasks.supervised.run import Copy
-from outbox_tasks.supervised.store import Run, Runs
+from outbox_tasks.supervised.store import Fence, Runs
 from outbox_tasks.supervised.supervisor import AWAY, Supervisor
 from outbox_tasks.text import logger
 from outbox_tasks.wire.celery_message import RUN
@@ -58,7 +58,7 @@ class _Received:
     def __init__(self, request: Any, copy: Copy) -> None:
         self.request = ref(request)
         self.task_id: str = request.id
-        self.run = copy.run
+        self.fence = copy.fence
         self.lease = copy.lease
         self.active = False
         """Whether it ran at the last look."""
@@ -118,9 +118,9 @@ class Watch:
         for each in [each for each in list(self._received.values()) if each.task_id == task_id]:
             if isinstance(exception, TimeLimitExceeded):
                 error = f"it ran for longer than its hard time limit: {exception}"
-                self._do(partial(Runs.dead, run=each.run, code="TimeLimitExceeded", error=error, traceback=None))
+                self._do(partial(Runs.dead, fence=each.fence, code="TimeLimitExceeded", error=error, traceback=None))
             else:
-                self._do(partial(Runs.lose, runs=[each.run]))
+                self._do(partial(Runs.lose, fences=[each.fence]))
 
     def _on_revoked(self, sender: Any = None, request: Any = None, expired: bool = False, **_: Any) -> None:
         copy = Copy.read(vars(request))
@@ -193,7 +193,7 @@ class Watch:
                 runs.close()
         name = {"name": self._heartbeat["name"], "started": self._heartbeat["facts"]["started"]}
         try:
-            runs.lose([each.run for each in self._received.values() if each.active])
+            runs.lose([each.fence for each in self._received.values() if each.active])
             runs.ask("report/stopped.sql", **name)
         except OutboxError as error:
             log.debug("the worker's end was not recorded: %s", error)
@@ -218,7 +218,7 @@ class Watch:
             # A run that has recorded its end has no row any more, and is not found.
             runs.lose(gone)
 
-    def _seen(self) -> tuple[list[_Received], list[Run]]:
+    def _seen(self) -> tuple[list[_Received], list[Fence]]:
         """The copies that run now, and the runs that ran at the last look and have ended since."""
         running, gone = [], []
         for token, each in list(self._received.items()):
@@ -229,13 +229,13 @@ class Watch:
             elif each.active or request is None:
                 del self._received[token]
                 if each.active:
-                    gone.append(each.run)
+                    gone.append(each.fence)
         return running, gone
 
     def _renew(self, runs: Runs, running: list[_Received]) -> None:
-        renewed = runs.renew({each.run: each.lease for each in running}) if running else {}
+        renewed = runs.renew({each.fence: each.lease for each in running}) if running else {}
         for each in running:
-            has_row = each.run.token in renewed
+            has_row = each.fence.token in renewed
             if not has_row and each.missed and each.held:
                 self._look(runs, each)
             each.missed, each.held = not has_row, each.held or has_row
@@ -248,7 +248,7 @@ class Watch:
         2. The worker could not renew the lease in time: the row is due again, or another worker runs it. Then the task
            is stopped here."""
         each.held = False
-        state, by = runs.whereabouts(each.run.id) or (None, None)
+        state, by = runs.whereabouts(each.fence.id) or (None, None)
         if state not in ("leased", "handed over", "running"):
             return
         request = each.request()
@@ -261,7 +261,6 @@ class Watch:
 
 def _discard(runs: Runs, copy: Copy, code: str) -> None:
     """Archive a task that was revoked or has expired, whether or not it had begun."""
-    run = copy.run
     error = "it was to be run before now" if code == "expired" else "it was revoked"
-    if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease):
-        runs.discard(run, code, error)
+    if not runs.discard(copy.fence, code, error) and runs.begin(copy.fence, copy.content, copy.lease):
+        runs.discard(copy.fence, code, error)

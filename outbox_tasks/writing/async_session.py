@@ -24,8 +24,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from outbox_tasks.errors import PublishedTooLate, UnsupportedSession
 
-WAKE = "outbox_tasks.wake"
-"""Key of `Session.info`: the nudges to call after the next commit, as keys of a dict."""
+AFTER_COMMIT = "outbox_tasks.after_commit"
+"""Key of `Session.info`: what to call after the next commit, as keys of a dict."""
 
 WAITING = "outbox_tasks.waiting"
 """Key of `Session.info`: the rows that wait."""
@@ -42,13 +42,13 @@ Choose = Callable[[Table], Connection]
 class _Entry(NamedTuple):
     row: Any
     insert: Insert
-    of: Table
+    table: Table
 
 
 class _Waiting:
-    def __init__(self, session: Session, of: Any) -> None:
+    def __init__(self, session: Session, table: Table) -> None:
         self.entries: list[_Entry] = []
-        self._bind = engine_of(session, of)
+        self._bind = engine_of(session, table)
         self.committed = False
         self._writing = False
 
@@ -61,7 +61,7 @@ class _Waiting:
             while self.entries:
                 insert, group = next(groupby(self.entries, key=attrgetter("insert")))
                 alike: list[_Entry] = list(group)
-                insert(choose(alike[0].of), [entry.row for entry in alike])
+                insert(choose(alike[0].table), [entry.row for entry in alike])
                 del self.entries[: len(alike)]
         finally:
             self._writing = False
@@ -92,40 +92,40 @@ class _Waiting:
             event.remove(connection, "rollback", self.drop)
 
 
-def defer(session: Session, of: Table, insert: Insert, rows: list[Any]) -> None:
+def defer(session: Session, table: Table, insert: Insert, rows: list[Any]) -> None:
     """Call `insert` with these rows before the transaction commits, together with others that wait for it.
 
-    A session with several engines chooses the one of the table `of`.
+    A session with several engines chooses the one of this table.
     """
     if WAITING not in session.info:
-        session.info[WAITING] = waiting = _Waiting(session, of)
+        session.info[WAITING] = waiting = _Waiting(session, table)
         for connection in session.info.get(JOINED, ()):
             waiting.watch(connection)
-    session.info[WAITING].entries.extend(_Entry(row, insert, of) for row in rows)
+    session.info[WAITING].entries.extend(_Entry(row, insert, table) for row in rows)
 
 
-def engine_of(session: Session, of: Table) -> Engine | Connection:
+def engine_of(session: Session, table: Table) -> Engine | Connection:
     """Where the session writes to a table: a session with replicas reads elsewhere. Raises `UnsupportedSession`."""
     try:
-        return session.get_bind(clause=_write_to(of))
+        return session.get_bind(clause=_write_to(table))
     except UnboundExecutionError as error:
         reason = (
-            f"it has no engine for {of.name}: its `binds` name other classes and tables. Give it a `bind=` for the "
+            f"it has no engine for {table.name}: its `binds` name other classes and tables. Give it a `bind=` for the "
             "rest, name the outbox's table in its `binds` (see docs/publishing.md), or pass the connection of one of "
             'its classes: `session.connection(bind_arguments={"mapper": Order})`'
         )
         raise UnsupportedSession(reason=reason) from error
 
 
-def chosen_by(session: Session, of: Table) -> Connection:
+def chosen_by(session: Session, table: Table) -> Connection:
     """The connection on which the session writes to a table."""
-    return session.connection(bind_arguments={"bind": engine_of(session, of)})
+    return session.connection(bind_arguments={"bind": engine_of(session, table)})
 
 
 @cache
-def _write_to(of: Table) -> Update:
+def _write_to(table: Table) -> Update:
     # An UPDATE stands for all writes: the `get_bind` in SQLAlchemy's documentation takes an INSERT for a read.
-    return update(of)
+    return update(table)
 
 
 @event.listens_for(Session, "after_begin")
@@ -156,8 +156,8 @@ def _committed(session: Session) -> None:
     if session.get_nested_transaction() is None:
         if WAITING in session.info:
             session.info[WAITING].committed = True
-        for nudge in session.info.pop(WAKE, ()):
-            nudge()
+        for call in session.info.pop(AFTER_COMMIT, ()):
+            call()
 
 
 @event.listens_for(Session, "after_rollback")
@@ -170,7 +170,7 @@ def _rolled_back(session: Session) -> None:
 def _ended(session: Session, transaction: SessionTransaction) -> None:
     if transaction.parent is not None:
         return
-    session.info.pop(WAKE, None)
+    session.info.pop(AFTER_COMMIT, None)
     joined: dict[Connection, Transaction | None] = session.info.pop(JOINED, {})
     waiting: _Waiting | None = session.info.pop(WAITING, None)
     if waiting is None:

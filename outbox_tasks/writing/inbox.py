@@ -34,7 +34,7 @@ from outbox_tasks.writing.transactions import (
     is_django,
     is_kind,
     sqlstate,
-    transaction,
+    transaction_of,
     trouble,
     unwrapped,
 )
@@ -183,11 +183,9 @@ class Inbox:
 
     def _mark(self, session: Any, message: str) -> bool:
         try:
-            opened = transaction(session, self.consumer)
-            return (
-                opened.run(self._first, {"consumer": self.consumer, "message": message}, tables(self._schema).inbox)
-                == 1
-            )
+            parameters = {"consumer": self.consumer, "message": message}
+            transaction = transaction_of(session, self.consumer)
+            return transaction.run(self._first, parameters, tables(self._schema).inbox) == 1
         except OutboxError:
             raise
         except Exception as error:  # each driver and framework has errors of its own

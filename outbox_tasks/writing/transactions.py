@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, RightsMissing, SchemaMissing, UnsupportedSession
 from outbox_tasks.settings.django_project import name_in_tests
-from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer
+from outbox_tasks.writing.async_session import AFTER_COMMIT, WAITING, Insert, chosen_by, defer
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 from outbox_tasks.writing.internals import block_of_test, can_await
 
@@ -48,30 +48,30 @@ class Transaction(ABC):
         self._event_type = event_type
 
     @abstractmethod
-    def connection(self, of: Table) -> AnyConnection:
+    def connection(self, table: Table) -> AnyConnection:
         """The connection for a statement that is executed now. Its engine is the one that the session chooses for this
         table."""
 
-    def run(self, verb: Verb, parameters: Mapping[str, Any], of: Table) -> int:
+    def run(self, verb: Verb, parameters: Mapping[str, Any], table: Table) -> int:
         """Execute a verb now; returns how many rows it returned or changed. Some drivers count the rows of an INSERT
-        only if it has RETURNING. `of`: see `connection`."""
-        return execute(self.connection(of), verb, parameters, self._event_type)
+        only if it has RETURNING. `table`: see `connection`."""
+        return execute(self.connection(table), verb, parameters, self._event_type)
 
-    def defers(self, of: Table, insert: Insert, rows: list[Any]) -> bool:
-        """Whether `insert` is called with these rows before the commit, together with others: not now."""
-        return False
-
-    @abstractmethod
-    def wake(self, nudge: Callable[..., object]) -> None:
-        """Call `nudge` after the commit, once for each nudge. A savepoint that is rolled back makes no difference: a
-        needless nudge costs less than to know."""
+    def insert(self, table: Table, insert: Insert, rows: list[Any]) -> None:
+        """Call `insert` with these rows: now, or with an `AsyncSession` before its commit, together with others."""
+        insert(self.connection(table), rows)
 
     @abstractmethod
-    def opened(self) -> object:
+    def after_commit(self, call: Callable[..., object]) -> None:
+        """Call `call` after the commit, once, however often it is given. A savepoint that is rolled back makes no
+        difference: a needless nudge costs less than to know."""
+
+    @abstractmethod
+    def anchor(self) -> object:
         """An object that lives as long as the transaction. If it may live longer, it has `is_active`."""
 
 
-def transaction(session: object, event_type: str) -> Transaction:
+def transaction_of(session: object, event_type: str) -> Transaction:
     """The open transaction of a session. Raises `UnsupportedSession` or `NotInTransaction`."""
     if isinstance(session, Session):  # the most common kind
         return _OfSession(session, event_type)
@@ -186,17 +186,17 @@ class _OfConnection(Transaction):
             raise NotInTransaction(subject=event_type)
         self._connection = connection
 
-    def connection(self, of: Table) -> Connection:
+    def connection(self, table: Table) -> Connection:
         return self._connection
 
-    def wake(self, nudge: Callable[..., object]) -> None:
+    def after_commit(self, call: Callable[..., object]) -> None:
         connection = self._connection
-        if connection not in _owing:
+        if connection not in _after_commit:
             event.listen(connection, "commit", _connection_commits)
             event.listen(connection, "rollback", _connection_rolled_back)
-        _owing.setdefault(connection, {})[nudge] = None
+        _after_commit.setdefault(connection, {})[call] = None
 
-    def opened(self) -> object:
+    def anchor(self) -> object:
         return self._connection.get_transaction()
 
 
@@ -207,15 +207,15 @@ class _OfSession(Transaction):
             raise NotInTransaction(subject=event_type)
         self._session = session
 
-    def connection(self, of: Table) -> Connection:
+    def connection(self, table: Table) -> Connection:
         if WAITING in self._session.info:  # rows that came before this statement
             self._session.info[WAITING].write_out(partial(chosen_by, self._session))
-        return chosen_by(self._session, of)
+        return chosen_by(self._session, table)
 
-    def wake(self, nudge: Callable[..., object]) -> None:
-        self._session.info.setdefault(WAKE, {})[nudge] = None
+    def after_commit(self, call: Callable[..., object]) -> None:
+        self._session.info.setdefault(AFTER_COMMIT, {})[call] = None
 
-    def opened(self) -> object:
+    def anchor(self) -> object:
         return self._session.get_transaction()
 
 
@@ -226,14 +226,14 @@ class _OfAsyncSession(_OfSession):
     def __init__(self, session: Any, event_type: str) -> None:
         super().__init__(session.sync_session, event_type)
 
-    def defers(self, of: Table, insert: Insert, rows: list[Any]) -> bool:
+    def insert(self, table: Table, insert: Insert, rows: list[Any]) -> None:
         if can_await():
-            return False
-        defer(self._session, of, insert, rows)
-        return True
+            super().insert(table, insert, rows)
+        else:
+            defer(self._session, table, insert, rows)
 
 
-class _Opened:
+class _Anchor:
     """Stands for a transaction of Django, which has no object of its own."""
 
 
@@ -244,33 +244,33 @@ class _OfDjango(Transaction):
             raise NotInTransaction(subject=event_type)
         self._connection: DjangoConnection = connection
 
-    def connection(self, of: Table) -> DjangoConnection:
+    def connection(self, table: Table) -> DjangoConnection:
         return self._connection
 
-    def wake(self, nudge: Callable[..., object]) -> None:
+    def after_commit(self, call: Callable[..., object]) -> None:
         # No relay works on a database of tests. And a test counts what waits for the commit.
         if block_of_test(self._connection) is None and name_in_tests(self._connection.alias) is None:
-            self._connection.on_commit(nudge)
+            self._connection.on_commit(call)
 
-    def opened(self) -> object:
+    def anchor(self) -> object:
         if (block := block_of_test(self._connection)) is not None:
             return block
-        stand_in = _Opened()
-        self._connection.on_commit(partial(id, stand_in))  # keeps `stand_in` alive: Django forgets callbacks at the end
-        return stand_in
+        anchor = _Anchor()
+        self._connection.on_commit(partial(id, anchor))  # keeps it alive: Django forgets callbacks at the end
+        return anchor
 
 
-_owing: WeakKeyDictionary[Connection, dict[Callable[..., object], None]] = WeakKeyDictionary()
-"""The Core connections that have published, each with the nudges to call after its next commit."""
+_after_commit: WeakKeyDictionary[Connection, dict[Callable[..., object], None]] = WeakKeyDictionary()
+"""The Core connections that have published, each with what to call after its next commit."""
 
 
 def _connection_commits(connection: Connection) -> None:
-    # SQLAlchemy sends this event just before the commit, so the nudge must wait for its end.
-    nudges, _owing[connection] = _owing.get(connection, {}), {}
+    # SQLAlchemy sends this event just before the commit, so a nudge must wait for the end of the transaction.
+    calls, _after_commit[connection] = _after_commit.get(connection, {}), {}
     transaction = connection.get_transaction()
-    for nudge in nudges:
-        nudge(lambda: transaction is None or not transaction.is_active)
+    for call in calls:
+        call(lambda: transaction is None or not transaction.is_active)
 
 
 def _connection_rolled_back(connection: Connection) -> None:
-    _owing[connection] = {}
+    _after_commit[connection] = {}

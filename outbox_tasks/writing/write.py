@@ -6,7 +6,6 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
-from functools import partial
 from uuid import UUID
 
 from outbox_tasks.database import sql
@@ -18,7 +17,7 @@ from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute
 from outbox_tasks.writing.nudge import Nudge, Woken
 from outbox_tasks.writing.rows import Row, rows
-from outbox_tasks.writing.transactions import AnySession, Transaction, explain, transaction
+from outbox_tasks.writing.transactions import AnySession, Transaction, explain, transaction_of
 
 STATEMENT_CHARACTERS = 16 * 1024 * 1024
 """How long the rows of one statement are, unless a single row is longer. PostgreSQL takes no gigabyte."""
@@ -37,13 +36,7 @@ class Writer:
     def __init__(self, settings: Settings, nudge: Nudge | None) -> None:
         self._settings = settings
         self.nudge = nudge
-        schema = settings.database_schema
-        self._messages = tables(schema).messages
-        self._publish = Verb("write/publish.sql", schema)
-        self._publish_one = Verb("write/publish_one.sql", schema)
-        self._cancel = Verb("write/cancel.sql", schema)
-        self._insert = partial(self._execute, self._publish)
-        self._insert_once = partial(self._execute, Verb("write/publish_once.sql", schema))
+        self._messages = tables(settings.database_schema).messages
 
     def write(self, session: AnySession, messages: Iterable[Message]) -> list[UUID]:
         """Check all messages, then insert them. Returns their ids."""
@@ -57,42 +50,52 @@ class Writer:
             all_rows.extend(rows_of_message)
             id_was_chosen = id_was_chosen or message.id is not None
         if all_rows:
-            opened = transaction(session, all_rows[0]["event_type"])
-            insert = self._insert_once if id_was_chosen else self._insert
-            if not opened.defers(self._messages, insert, all_rows):
-                insert(opened.connection(self._messages), all_rows)
-            self._wake(opened, {row["destination"] for row in all_rows})
+            transaction = transaction_of(session, all_rows[0]["event_type"])
+            transaction.insert(self._messages, self._insert_once if id_was_chosen else self._insert, all_rows)
+            self._nudge_after_commit(transaction, {row["destination"] for row in all_rows})
         return ids
 
-    def _wake(self, opened: Transaction, destinations: set[str]) -> None:
-        """After the commit, wake what sends to these destinations."""
+    def _nudge_after_commit(self, transaction: Transaction, destinations: set[str]) -> None:
+        """Wake what sends to these destinations."""
         if self.nudge is None:
             return
         for name in destinations:
             drains_only = self._settings.singles_of(name) == 0
-            opened.wake(self.nudge.of(Woken("drain", name)) if drains_only else self.nudge)
+            transaction.after_commit(self.nudge.of(Woken("drain", name)) if drains_only else self.nudge)
 
     def cancel(self, session: AnySession, id: UUID) -> bool:
         """Take a message back from all destinations that are not sent it yet; false if there is none."""
         ids = [id, *(sibling(id, name) for name in self._settings.destinations)]
-        opened = transaction(session, "outbox.cancel")
+        transaction, cancel = transaction_of(session, "outbox.cancel"), self._verb("write/cancel.sql")
         try:
-            taken = opened.run(self._cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._messages) > 0
+            taken = transaction.run(cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._messages) > 0
         except Exception as error:
             explain(error, self._settings.database_schema)
             raise
         if taken and self.nudge is not None:  # a message that waited behind it, for their key, may be due
-            opened.wake(self.nudge)
+            transaction.after_commit(self.nudge)
         return taken
 
-    def _execute(self, verb: Verb, connection: AnyConnection, all_rows: list[Row]) -> None:
+    def _verb(self, file: str) -> Verb:
+        return Verb(file, self._settings.database_schema)
+
+    def _insert(self, connection: AnyConnection, all_rows: list[Row]) -> None:
+        """Insert messages whose ids are new."""
+        if len(all_rows) == 1 and _is_ascii(all_rows[0]):
+            self._execute(connection, "write/publish_one.sql", all_rows, [_parameters(all_rows[0])])
+        else:
+            self._execute(connection, "write/publish.sql", all_rows, _texts(all_rows))
+
+    def _insert_once(self, connection: AnyConnection, all_rows: list[Row]) -> None:
+        """Insert messages some of whose ids the application has chosen, unless they are there."""
+        self._execute(connection, "write/publish_once.sql", all_rows, _texts(all_rows))
+
+    def _execute(self, connection: AnyConnection, file: str, all_rows: list[Row], statements: Iterable[Row]) -> None:
+        """Execute a verb with each of these parameters."""
         event_type = all_rows[0]["event_type"]
         try:
-            if verb is self._publish and len(all_rows) == 1 and _is_ascii(all_rows[0]):
-                execute(connection, self._publish_one, _parameters(all_rows[0]), event_type)
-                return
-            for text in _texts(all_rows):
-                execute(connection, verb, {"row": text}, event_type)
+            for parameters in statements:
+                execute(connection, self._verb(file), parameters, event_type)
         except Exception as error:  # each driver and framework has errors of its own
             state = explain(error, self._settings.database_schema)
             if state == UNIQUE_VIOLATION and (reused := re.search(r"outbox_publish: id ([0-9a-f-]{36})", str(error))):
@@ -115,14 +118,14 @@ def _parameters(row: Row) -> Row:
     return parameters
 
 
-def _texts(all_rows: Iterable[Row]) -> Iterator[str]:
-    """The rows as JSON, in their order: one text for each statement."""
+def _texts(all_rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows as JSON, in their order: the parameters of each statement."""
     texts: list[str] = []
     size = 0
     for text in map(json.dumps, all_rows):
         if texts and size + len(text) > STATEMENT_CHARACTERS:
-            yield f"[{','.join(texts)}]"
+            yield {"row": f"[{','.join(texts)}]"}
             texts, size = [], 0
         texts.append(text)
         size += len(text)
-    yield f"[{','.join(texts)}]"
+    yield {"row": f"[{','.join(texts)}]"}

@@ -38,7 +38,7 @@ FAULTS = [
     Fault(RETRY, "min(max(0.0, seconds), LONGEST_ASKED_SECONDS)",
           "max(min(LONGEST_ASKED_SECONDS, seconds), 0.0)", UNIT,
           "a destination that asks for NaN gets a message delayed for a day"),
-    Fault(SEND, "if message.attempts > 1 and message.seq <", "if message.seq <", UNIT,
+    Fault(SEND, "(message.attempts > 1 and message.seq <", "(message.seq <", UNIT,
           "of new messages of a key only the last one is sent"),
     Fault(SEND, "is Step.DEAD and blocks and message.key is not None", "is Step.DEAD and blocks", UNIT,
           "a dead letter without a key holds up all messages without a key"),

@@ -63,7 +63,7 @@ FAULTS = [
         "tests/integration/test_write.py::test_an_autocommit_engine_is_refused",
         "A message is written through an engine in AUTOCOMMIT."),
     Fault(TRANSACTIONS,
-        "def _connection_rolled_back(connection: Connection) -> None:\n    _owing[connection] = {}",
+        "def _connection_rolled_back(connection: Connection) -> None:\n    _after_commit[connection] = {}",
         "def _connection_rolled_back(connection: Connection) -> None:\n    pass",
         "tests/integration/test_write.py::TestNudge",
         "After a rollback the next commit wakes the relay for nothing."),

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from outbox_tasks.operating.messages.find import LAST_NUMBER
-from outbox_tasks.supervised.store import Run
+from outbox_tasks.supervised.store import Fence
 from tests.storage.conftest import Box
 from tests.storage.filled import as_the_relay, fill, fill_days, planned, prepared
 from tests.storage.people import Wanted
@@ -201,7 +201,7 @@ def test_of_thirty_days_none_is_read_from_its_beginning(box: Box) -> None:
         ("act/discard.sql", 2200, {**act, "ids": dead[:25], "states": ["dead"], "kept": True}),
         ("act/redrive.sql", 1200, {**act, "ids": dead[25:]}),
         ("supervised/whereabouts.sql", 300, {"ids": [sent]}),
-        ("supervised/begin.sql", 300, begin_of(Run(str(sent), str(sent)))),
+        ("supervised/begin.sql", 300, begin_of(Fence(str(sent), str(sent)))),
     ]
     check(box, asked)
 

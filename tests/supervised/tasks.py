@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import redis
 
-from outbox_tasks.supervised.store import Run, Runs
+from outbox_tasks.supervised.store import Fence, Runs
 
 QUEUE = "shop"
 
@@ -36,8 +36,8 @@ class Tasks:
         text: Any = self.client.rpop(QUEUE)
         return None if text is None else json.loads(text)["headers"]["outbox"]
 
-    def begin(self, header: dict[str, Any]) -> Run | None:
-        run = Run(header["id"], str(uuid4()))
+    def begin(self, header: dict[str, Any]) -> Fence | None:
+        run = Fence(header["id"], str(uuid4()))
         return run if self.runs.begin(run, header["content"], header["lease"]) else None
 
 

@@ -11,7 +11,7 @@ import pytest
 from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.supervised.store import Run, Runs
+from outbox_tasks.supervised.store import Fence, Runs
 from tests.claims import keep_house, take
 from tests.conftest import MakeSettings
 from tests.storage.conftest import AT_WORK, Box
@@ -32,7 +32,7 @@ from tests.supervised.verbs import (
 
 COPY = {"text": "[1]", "headers": {"n": "2"}, "content_type": "text/x"}
 
-ENDS: dict[str, tuple[Callable[[Runs, Run], object], str]] = {
+ENDS: dict[str, tuple[Callable[[Runs, Fence], object], str]] = {
     "done": (lambda runs, run: runs.done(run, [message()]), "sent"),
     "discarded": (lambda runs, run: runs.discard(run, "ignored", "nobody\0wants it"), "discarded"),
     "failed": (lambda runs, run: runs.dead(run, "ValueError", "no such order", None, [message()]), "dead"),

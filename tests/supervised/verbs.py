@@ -9,7 +9,7 @@ from uuid import uuid4
 from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.takes import Batch
-from outbox_tasks.supervised.store import Run, Runs
+from outbox_tasks.supervised.store import Fence, Runs
 from tests.claims import take_batch
 from tests.storage.conftest import Box
 
@@ -42,22 +42,22 @@ def anything_due(storage: Store) -> bool:
     return bool(storage.claims.due(1))
 
 
-def run_of(box: Box, seq: int) -> Run:
-    return Run(str(box.value("SELECT id FROM outbox_messages WHERE seq = %s", seq)), str(uuid4()))
+def run_of(box: Box, seq: int) -> Fence:
+    return Fence(str(box.value("SELECT id FROM outbox_messages WHERE seq = %s", seq)), str(uuid4()))
 
 
-def begun(box: Box, runs: Runs, seq: int, hold: float = 60) -> Run:
+def begun(box: Box, runs: Runs, seq: int, hold: float = 60) -> Fence:
     run = run_of(box, seq)
     assert runs.begin(run, SAME, hold, "a worker") is not None
     return run
 
 
-def begin_of(run: Run) -> dict[str, Any]:
+def begin_of(run: Fence) -> dict[str, Any]:
     """The parameters of a begin."""
     return {**run._asdict(), "content": SAME, "hold": 60, "holder": "another worker"}
 
 
-def ending(run: Run, *following: dict[str, Any]) -> dict[str, Any]:
+def ending(run: Fence, *following: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an end in a transaction of the application."""
     return {"run": json.dumps([run._asdict()]), "row": json.dumps(following), "soon": False}
 

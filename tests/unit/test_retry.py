@@ -140,13 +140,14 @@ class TestUnsendable:
         ],
     )
     def test_a_message_that_must_not_be_sent(self, fields: dict[str, Any], step: Step, code: str | None) -> None:
-        verdict = unsendable(self.LIMITS, message(**fields))
+        verdict = unsendable(self.LIMITS, message(**fields), newer="newer" in fields)
         assert verdict
         assert (verdict.step, verdict.code) == (step, code)
 
     @pytest.mark.parametrize("fields", [{}, {"age": 100}, {"size": 50}, {"attempts": 3}, {"attempts": 9, "spared": 6}])
     def test_a_message_within_its_limits_is_sent(self, fields: dict[str, Any]) -> None:
-        assert unsendable(self.LIMITS, message(**fields)) is None
+        assert unsendable(self.LIMITS, message(**fields), newer=False) is None
 
     def test_an_unknown_destination_has_no_limits(self) -> None:
-        assert unsendable(self.LIMITS, message(99, "gone", age=1e9, size=10**9)) is None
+        unknown = message(99, "gone", age=1e9, size=10**9)
+        assert unsendable(self.LIMITS, unknown, newer=False) is None

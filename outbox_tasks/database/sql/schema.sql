@@ -114,8 +114,8 @@ CREATE INDEX outbox_held_seq ON outbox_held USING brin (seq) WITH (pages_per_ran
 -- The busy keys. A key without a row is free, and nothing of it is held. A key with a row is in one of three cases:
 --   1. token is set. A lease with this token has messages of the key, or a supervised task of the key has not ended. Then due is
 --      infinity, unless a message was redriven meanwhile.
---   2. No token, and due has passed. The key is free, and messages of it are held: the next take has them. due is -infinity if an
---      application freed the key. It may commit that much later, and takes do not look again at keys that became free long ago.
+--   2. No token, and due has passed. The key is free, and messages of it are held: the next take has them. Takes do not look again at
+--      keys that became free long ago. So due is -infinity if an application freed the key: its commit may come at any later time.
 --   3. No token, and due is later. The first message of the key waits: for another attempt, for its time, or (infinity) behind a
 --      dead letter that a person must look at.
 -- Only a take (see keys.sql) sets a token. The settle that ends a lease deletes the rows with its token, and inserts a row without
