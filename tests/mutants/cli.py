@@ -21,8 +21,6 @@ FAULTS = [
     Fault(f"{CLI}/list.py", "if by is not None and wanted != Filter(destination=wanted.destination):",
         "if by is not None and states:", f"{MEND}::TestErrors",
         "A filter that the groups don't know is ignored without a word."),
-    Fault(f"{CLI}/list.py", '"complete": page.complete and page.older is None', '"complete": page.complete',
-        f"{MEND}::TestList", "A program takes a cut list for the whole one."),
     Fault(f"{CLI}/shared/acts.py", "    if done.stopped or done.error or ids:\n",
         "    if done.stopped or done.error:\n", f"{MEND}::TestActs",
         "A script does not learn that a message was not there."),

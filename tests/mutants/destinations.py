@@ -137,10 +137,8 @@ FAULTS = [
           "a storage that was used once is never used again"),
     Fault(CHECK, "        finally:\n            waiting.clear()\n", "        finally:\n            pass\n", STORED,
           "what was given up is stored later, one after the other, by a thread that nobody waits for"),
-    Fault(CHECK, "if stored else ())", ")", STORED, "a publisher is asked to send nothing"),
     Fault(CHECK, "shown = without_secrets(reason, self._url, most=500)", "shown = reason[:500]", STORED,
           "the storage's password is in the error, on the page and in the log"),
-    Fault(CHECK, "part.unlink(missing_ok=True)", "pass", STORED, "halves of files fill a storage that is full already"),
     Fault(CHECK, "        part.replace(directory / name)\n", "        (directory / name).write_bytes(payload)\n",
           STORED, "who reads the first delivery meets half a file at a repetition"),
 ]  # fmt: skip

@@ -30,7 +30,6 @@ FAULTS = [
         "A change that is committed counts as open."),
     Fault(STORED, "configured is None or configured.scheme", "configured.scheme", STORED_TASKS,
         "A destination that is gone stops the check."),
-    Fault(STORED, "] = count + 1, first", "] = 1, first", STORED_TASKS, "Each reason counts once."),
     Fault(STORED, "        except (ValueError, TypeError, KeyError, AttributeError):", "        except KeyError:",
         STORED_TASKS, "A payload that is no task stops the check."),
     Fault("outbox_tasks/guard/sql/at_work.sql", "UNION ALL SELECT seq FROM :schema.outbox_waiting\n", "", STORED_TASKS,

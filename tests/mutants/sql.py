@@ -49,8 +49,6 @@ FAULTS = [
           "one message that fails again and again opens the circuit"),
     Fault(TRIPPED, "probe = CASE WHEN tried THEN NULL ELSE d.probe END", "probe = d.probe", PAUSES,
           "after a try that failed nobody tries again"),
-    Fault(TRIPPED, "SET failed_at = now, error_code", "SET error_code", PAUSES,
-          "the time of the last outage is unknown"),
     Fault(TRIPPED, "WHEN tried AND tries % 3 <> 0 THEN now\n", "", PAUSES,
           "one message alone decides of a whole pause"),
     Fault(TRIPPED, "d.failures + (d.opened_at IS NULL OR d.probe IS NOT DISTINCT FROM :token)::integer",

@@ -5,7 +5,7 @@ from tests.mutants import Fault
 KIT = "outbox_tasks/testing/"
 PROBE, STORE, TAKE = KIT + "probe.py", KIT + "store.py", KIT + "sql/take.sql"
 TESTS = "tests/integration/test_testing.py"
-DRAIN, FAIL, PUBLISHED, WITHIN = (f"{TESTS}::Test{name}" for name in ("Drain", "Fail", "Published", "Within"))
+DRAIN, FAIL, PUBLISHED = (f"{TESTS}::Test{name}" for name in ("Drain", "Fail", "Published"))
 
 FAULTS = [
     Fault(TAKE, "FROM :schema.outbox_ready WHERE seq > :since::bigint", "FROM :schema.outbox_ready WHERE seq >= 0",
@@ -18,8 +18,6 @@ FAULTS = [
     Fault(STORE, 'unlimited = {"concurrency": None, "rate_limit": None}', "unlimited = {}", FAIL,
         "a destination with a rate is not tried again"),
     Fault(STORE, "        [[store.since]] = ", "        [[_]] = ", PUBLISHED, "a test sees the messages of others"),
-    Fault(STORE, "        if not begun:\n            session.rollback()", "        pass", WITHIN,
-        "to look into a session begins a transaction"),
     Fault(PROBE, "        self._store.check_alone()\n", "", DRAIN, "a drain takes what a relay is to send"),
     Fault(PROBE, "failure[0] -= 1", "pass", FAIL, "one failure lasts for ever"),
 ]  # fmt: skip

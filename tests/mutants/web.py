@@ -21,8 +21,6 @@ FAULTS = [
     Fault(f"{WEB}/forms.py", 'origin.lower().partition("://")[2] == request.headers.get("host", "").lower()',
         'request.headers.get("host", "").lower() in origin.lower()', f"{UNIT}::TestWhatPeopleMayDo",
         "A site that has the page's host in its name may send forms."),
-    Fault(f"{WEB}/forms.py", "or int(size) > FORM_BYTES", "or int(size) > 10 * FORM_BYTES",
-        f"{UNIT}::TestWhatArrives", "Forms may be longer than the page says."),
     Fault(f"{WEB}/mount.py", '"lax", https_only=is_https', '"lax", https_only=False', f"{UNIT}::TestWhoMayComeIn",
         "Behind a proxy with TLS the session's cookie is also sent in plain text."),
     Fault(f"{WEB}/mount.py", "passwords = sorted((name, user.password) for name, user in settings.web_users.items())",
