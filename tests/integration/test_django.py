@@ -37,15 +37,6 @@ from django.db import connection, transaction
 from django.test import TestCase
 from outbox_tasks import Outbox, Settings
 from outbox_tasks.errors import ResultNotThereYet
-from outbox_tasks.testing import OutboxProbe
-
-class Publishing(TestCase):
-    def test_a_probe_sees_it(self):
-        settings = Settings(destinations={"orders": {"url": "a://b"}})  # database_url is that of the tests
-        with OutboxProbe(settings) as probe, transaction.atomic():
-            Outbox(settings).publish(connection, "order.created", {"id": 1})
-            probe.assert_published("order.created", id=1)
-
 
 class OnCommit(TestCase):
     def test_only_the_callbacks_of_the_application_are_seen(self):
@@ -170,7 +161,7 @@ def test_migrate_makes_the_tables_and_the_permissions_of_the_page_and_a_test_fin
     assert "No changes detected" in said
     assert "Permissions: act look payload\n" in said
     assert "no issues" in said
-    assert "Ran 2 tests" in said
+    assert "Ran 1 test" in said
     assert versions(project) == [VERSION]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -49,22 +50,16 @@ class TestDefaultPrivileges:
         assert place.command("init", settings=place.settings()).exit_code == 0
         assert place.ask(GIVEN) is None
         place.run("UPDATE outbox_days SET date = date - 1")
-        store = Store.connect(place.settings())
-        try:
+        with closing(Store.connect(place.settings())) as store:
             assert maintain(store).made == 1
-        finally:
-            store.close()
         assert place.ask(GIVEN) is None
 
     def test_give_nobody_a_right_on_a_feed(self, place: Place) -> None:
-        source = open_source("shop", place.url)
-        try:
+        with closing(open_source("shop", place.url)) as source:
             source.init()
             assert place.ask(GIVEN) is None
             place.run(f'GRANT INSERT ON outbox_feed TO "{place.role}"')
             source.init()
-        finally:
-            source.close()
         assert place.ask(GIVEN) == "outbox_feed"
 
 
@@ -75,15 +70,13 @@ class TestRowLevelSecurity:
         return place.settings(database_url=place.url_of(place.role))
 
     def test_stops_the_relay_with_an_error_that_says_so(self, place: Place, relay: Settings) -> None:
-        store = Store.connect(relay)
-        try:
+        with closing(Store.connect(relay)) as store:
             store.check_version()
             place.run(HIDE.format(table="outbox_ready"))
-            self.publish(place)
+            with place.engine.begin() as connection:
+                Outbox(place.settings()).publish(connection, "order.created", {}, to="orders")
             with pytest.raises(DatabaseUnavailable, match=r"outbox_ready.*DISABLE ROW LEVEL SECURITY"):
                 take(store, {"orders": 10})
-        finally:
-            store.close()
 
     def test_is_what_commands_health_and_the_doctor_name(self, place: Place, relay: Settings) -> None:
         tables = place.ask(
@@ -109,10 +102,6 @@ class TestRowLevelSecurity:
             assert "NO FORCE" in found(relay, "rows_hidden")["rows_hidden"].remedy  # from the owner, too
         finally:
             place.run("ALTER TABLE outbox_ready OWNER TO CURRENT_USER")
-
-    def publish(self, place: Place) -> None:
-        with place.engine.begin() as connection:
-            Outbox(place.settings()).publish(connection, "order.created", {}, to="orders")
 
 
 LOCKS = {
