@@ -60,9 +60,7 @@ class TestStates:
         assert {row.seq: row.state for row in found} == everywhere
         of_view = box.rows("SELECT seq, attempts, finished_at IS NULL, locked_by FROM outbox_all")
         assert {(row.seq, row.attempts, row.finished_at is None, row.locked_by) for row in found} == {*of_view}
-        waits = (
-            "SELECT seq, locked_until FROM outbox_all WHERE state IN ('scheduled', 'leased', 'running')"
-        )
+        until = "SELECT seq, locked_until FROM outbox_all WHERE state IN ('scheduled', 'leased', 'running')"
         assert {(row.seq, row.locked_until) for row in found} >= {*box.rows(until)}
         at_work = {seq: state for seq, state in everywhere.items() if state not in ("sent", "discarded")}
         found = finding.at_work(look=100).found
