@@ -12,16 +12,14 @@ from typing import Any
 import psutil
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
-from sqlalchemy import Engine, cast, literal, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.local.binaries import postgres_programs
-from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.conftest import settled
 from tests.acceptance.nodes import Relay
-from tests.conftest import Rows, Stream, eventually, seconds_from_now
+from tests.conftest import Rows, Stream, eventually
 
 pytestmark = pytest.mark.usefixtures("celery_setup")
 
@@ -95,31 +93,6 @@ def test_a_committed_row_is_delivered_as_it_was_written_and_a_rolled_back_one_is
     settled(rows)
     assert rows.state(id) == "sent"
     assert not {str(lost), str(inner)} & set(stream.ids())
-
-
-def test_invalid_rows_end_dead_and_hold_up_no_others(
-    kind: str, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
-) -> None:
-    if kind != "bare":
-        return
-    odd = [cast(literal(headers), JSONB) for headers in ("[1, 2]", '{"a": 1}', '{"a": {"b": "c"}}')]
-    bad = {id: "bad_headers" for headers in odd for id in rows.insert(headers=headers)}
-    for nowhere in (" ", "nowhere"):
-        [id] = rows.insert(destination=nowhere, locked_until=seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS))
-        bad[id] = "unknown_destination"
-    strange = rows.insert(event_type=" ", payload=b"") + rows.insert(event_type=": \n'" * 63, key="\r\n" * 127)
-
-    def good() -> str:
-        with Session(engine) as session, session.begin():
-            return str(outbox.publish(session, "order.created", {}, to="orders"))
-
-    ids = {*strange, *(good() for _ in range(10))}
-    eventually(lambda: ids <= set(stream.ids()))
-    for id, code in bad.items():
-        eventually(lambda id=id: good() and rows.state(id) == "dead")
-        assert rows.one(id).last_error_code == code
-    assert not bad.keys() & set(stream.ids())
-    rows.clear_work()
 
 
 def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,12 +28,6 @@ def backlog(store: Store, engine: Engine, schema: str) -> Ask:
             return int(connection.scalar(text(f"SELECT {schema}.outbox_backlog({arguments})")) or 0)
 
     return ask
-
-
-def trouble(rows: Rows, name: str, **columns: Any) -> None:
-    """A destination is paused, or out of reach."""
-    with rows.engine.begin() as connection:
-        connection.execute(insert(rows.tables.destinations).values(name=name, **columns))
 
 
 def test_counts_what_is_due_or_in_a_worker_s_hands_but_not_what_is_later_or_dead(backlog: Ask, rows: Rows) -> None:
@@ -62,9 +55,10 @@ def test_counts_none_of_a_paused_destination_and_one_of_those_out_of_reach(backl
     """More workers could not send them. One tries whether the destination answers, so there must be a worker."""
     for destination in ("paused", "away", "orders"):
         rows.insert(4, destination=destination)
-    trouble(rows, "paused", paused_at=seconds_from_now(-5), paused_by="ann")
-    trouble(rows, "away", opened_at=seconds_from_now(-5), pause_until=LATER)
-    trouble(rows, "idle", opened_at=seconds_from_now(-5), pause_until=LATER)
+    opened = {"opened_at": seconds_from_now(-5), "pause_until": LATER}
+    with rows.engine.begin() as connection:
+        for name, state in (("paused", {"paused_at": seconds_from_now(-5)}), ("away", opened), ("idle", opened)):
+            connection.execute(insert(rows.tables.destinations).values(name=name, **state))
     assert [backlog(f"'{name}'") for name in ("paused", "away", "idle", "orders")] == [0, 1, 0, 4]
     assert backlog() == 5
 

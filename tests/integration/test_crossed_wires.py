@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,14 @@ Relay = Callable[[Settings], Resources]
 @pytest.fixture
 def relay() -> Iterator[Relay]:
     """The main process of a worker."""
-    made: list[Resources] = []
+    with ExitStack() as made:
 
-    def make(settings: Settings) -> Resources:
-        app = make_app(settings)
-        made.append(app.outbox_relay)
-        return made[-1]
+        def make(settings: Settings) -> Resources:
+            app = made.enter_context(make_app(settings))
+            made.callback(app.outbox_relay.close)
+            return app.outbox_relay  # type: ignore[no-any-return]
 
-    yield make
-    for one in made:
-        one.close()
-        one.app.close()
+        yield make
 
 
 @pytest.fixture
@@ -151,8 +149,5 @@ def text_of(url: URL) -> str:
 
 
 def identity(settings: Settings) -> str:
-    store = Store.connect(settings.replace(statement_timeout=0))
-    try:
+    with closing(Store.connect(settings.replace(statement_timeout=0))) as store:
         return store.identity
-    finally:
-        store.close()

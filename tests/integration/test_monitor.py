@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,6 @@ import pytest
 from celery import Celery
 from prometheus_client import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
-from sqlalchemy import insert
 
 from outbox_tasks.errors import PortTaken
 from outbox_tasks.feeds.store import Feeds
@@ -43,6 +41,7 @@ from tests.claims import keep_house
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.exposed import ROOT, Described, Samples, described, documented, samples
 from tests.integration.conftest import environment
+from tests.integration.doctoring import beats
 
 
 @contextmanager
@@ -171,11 +170,8 @@ def busy(store: Store, rows: Rows) -> Store:
         1, destination="mails", handed_at=seconds_from_now(-5), lease=uuid4(), locked_until=seconds_from_now(60)
     )
     limits.pause(store, "mails", "me", None)
-    now, t = datetime.now(UTC), rows.tables
-    with rows.engine.begin() as connection:
-        for name, kind, ago in (("a@host", "worker", 5), ("b@host", "worker", 500), ("claim", "claim", 2)):
-            seen = now - timedelta(seconds=ago)
-            connection.execute(insert(t.heartbeats).values(name=name, kind=kind, seen_at=seen, facts={}))
+    for name, kind, ago in (("a@host", "worker", 5), ("b@host", "worker", 500), ("claim", "claim", 2)):
+        beats(rows, kind, ago, name)
     feeds = Feeds(store)
     feeds.take("eu", token := str(uuid4()))
     feeds.end("eu", token, lag=(1, 5.0))

@@ -222,21 +222,12 @@ def test_dead_letters_are_in_groups_by_their_cause(store: Store, rows: Rows, mon
         bury(rows, last_error=f"no such order {n} for '{n}ab' ({uuid4()})", dead_at=seconds_from_now(-10 * n - 1))
     bury(rows, 2, destination="mails")
     bury(rows, event_type="order.paid")
-    rows.insert(5)
     monkeypatch.setattr(find, "GROUPS_A_PAGE", 2)
     groups, complete = lookup.groups()
-    assert [(g["count"], g["destination"], g["event_type"]) for g in groups] == [
-        (3, "orders", "order.created"),
-        (2, "mails", "order.created"),
-        (1, "orders", "order.paid"),
-    ]
-    assert complete
-    assert 19 < (groups[0]["dead_at"] - groups[0]["first_at"]).total_seconds() < 21
+    assert ([group["count"] for group in groups], complete) == ([3, 2, 1], True)
     assert "no such order 0" in groups[0]["last_error"]
-    assert [g["count"] for g in lookup.groups("mails")[0]] == [2]
-    name = groups[0]["group"]
-    pages = list(walk(store, Filter(states=("dead",), group=name), 2))
-    assert len(ids(pages)) == 3
+    assert [group["count"] for group in lookup.groups("mails")[0]] == [2]
+    assert len(ids(list(walk(store, Filter(states=("dead",), group=groups[0]["group"]), 2)))) == 3
     monkeypatch.setattr(find, "GROUPS_AT_MOST", 2)
     groups, complete = lookup.groups()
     assert (len(groups), complete) == (2, False)

@@ -27,8 +27,7 @@ def site(store: Store, rows: Rows) -> Settings:
 def test_a_relay_at_work_has_no_problem(site: Settings, rows: Rows) -> None:
     assert roots(site) == {}
     rows.insert(1000)
-    rows.insert(10, key="a")
-    rows.insert(10, attempts=3, created_at=seconds_from_now(-9999), locked_until=seconds_from_now(60))
+    rows.insert(10, key="a", attempts=3, created_at=seconds_from_now(-9999), locked_until=seconds_from_now(60))
     assert roots(site) == {}
 
 

@@ -3,7 +3,6 @@ delivering."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 
 from outbox_tasks.database.activity import LATE_SECONDS
 from outbox_tasks.model import LeasedMessage, Outcome, Step
@@ -21,6 +20,7 @@ from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from tests.claims import claimed, drain_batches
 from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.doctoring import beats
 
 TWO = {name: {"url": "a://b"} for name in ("orders", "mails")}
 
@@ -62,22 +62,12 @@ class TestSlots:
     def test_they_are_as_many_as_processes_that_send(
         self, new_store: MakeStore, rows: Rows, destinations: dict[str, Any], slots: int
     ) -> None:
-        workers = [
-            ("two", 0, {"queues": ["outbox.drain", "outbox.publish"], "concurrency": 2}),
-            ("three", 0, {"queues": ["outbox.drain"], "concurrency": 3}),
-            ("claims", 0, {"queues": ["outbox.claim"], "concurrency": 7}),
-            ("gone", LATE_SECONDS, {"queues": ["outbox.drain"], "concurrency": 7}),
-        ]
         store = new_store(destinations=destinations)
-        with rows.engine.begin() as connection:
-            for name, age, facts in workers:
-                connection.execute(
-                    text(
-                        f"INSERT INTO {store.settings.database_schema}.outbox_heartbeats (name, kind, seen_at, facts)"
-                        " VALUES (:name, 'worker', now() - :age * interval '1 second', CAST(:facts AS jsonb))"
-                    ),
-                    {"name": name, "age": age, "facts": json.dumps(facts)},
-                )
+        for name, ago, queues, size in (
+            ("two", 0, ["outbox.drain", "outbox.publish"], 2), ("three", 0, ["outbox.drain"], 3),
+            ("claims", 0, ["outbox.claim"], 7), ("gone", LATE_SECONDS, ["outbox.drain"], 7),
+        ):  # fmt: skip
+            beats(rows, "worker", ago, name, queues=queues, concurrency=size)
         assert store.traffic.slots("orders") == slots
 
     @pytest.mark.parametrize("singles", ["all", 50])

@@ -23,6 +23,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Page
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.browsing import Browser, Visit, visitor, words
+from tests.integration.doctoring import beats, tally
 
 EVIL = "<script>alert(1)</script> & \u202e 100%/a?b#c 'q\" \x07"
 """A name as somebody might choose it to harm the page."""
@@ -32,23 +33,6 @@ DESTINATIONS = {name: {"url": "redis+stream://localhost/1/x"} for name in ("orde
 @pytest.fixture
 def page_settings() -> dict[str, Any]:
     return {"broker_url": None, "destinations": DESTINATIONS}
-
-
-def beat(rows: Rows, name: str, kind: str = "worker", ago: float = 1.0, **facts: Any) -> None:
-    """A heartbeat, as if of a process."""
-    usual = {"queues": ["outbox.publish"], "pool": "prefork", "concurrency": 4}
-    made = {"name": name, "kind": kind, "seen_at": seconds_from_now(-ago), "facts": {**usual, **facts}}
-    with rows.engine.begin() as connection:
-        connection.execute(rows.tables.heartbeats.insert().values(**made))
-
-
-def sent(rows: Rows, destination: str, **outcomes: int) -> None:
-    """Outcomes that were counted in this minute."""
-    with rows.engine.begin() as connection:
-        for outcome, count in outcomes.items():
-            minute = func.date_trunc("minute", func.now())
-            row = {"minute": minute, "destination": destination, "outcome": outcome, "count": count}
-            connection.execute(rows.tables.tallies.insert().values(**row))
 
 
 def statements(browser: Browser, path: str, **query: str) -> list[str]:
@@ -78,7 +62,7 @@ class TestStart:
         rows.insert(4, key="k")
         rows.insert(3, destination="mails", locked_until=seconds_from_now(-7200))
         limits.pause(store, "mails", "bob <i>", "moving </main> house")
-        beat(rows, "publish@lost", ago=600)
+        beats(rows, "worker", 600, "publish@lost", queues=["outbox.publish"])
         html = visit().read("/")
         problems = [words(article) for article in re.findall("<article.*?</article>", html, re.DOTALL)]
         no_worker, lost, dead_letter, *_ = problems
@@ -117,12 +101,12 @@ class TestStart:
 
 
 class TestDestination:
-    def test_its_state_and_what_is_sent(self, visit: Visit, rows: Rows) -> None:
+    def test_its_state_and_what_is_sent(self, visit: Visit, store: Store, rows: Rows) -> None:
         own = {"url": "https://bob:geheim123@hooks.example.com/secretpath?token=geheim456", "concurrency": 3}
         rows.insert(2, locked_until=seconds_from_now(600))
         sends = {"lease": UUID(int=7), "begun": True, "attempts": 1, "locked_by": "host/ab:7"}
         rows.insert(1, **sends, locked_until=seconds_from_now(90))
-        sent(rows, "orders", sent=1200, retry=30)
+        tally(store, sent=1200, retry=30)
         browser = visit(destinations={"orders": own})
         html, text = browser.read("/destinations/orders"), browser.text("/destinations/orders")
         for secret in ("geheim", "secretpath"):
@@ -191,11 +175,11 @@ def test_a_key_that_is_held_up_names_the_message_in_front_and_what_can_be_done(v
 
 
 def test_of_workers_those_in_trouble_come_first(visit: Visit, rows: Rows) -> None:
-    beat(rows, "a@here")
-    beat(rows, "z@lost", ago=600)
-    beat(rows, "m@twice", met=3)
-    beat(rows, "claim", "claim", claimed=7, drains=2, seconds=0.5, held_back=True)
-    beat(rows, "odd", facts=None, pool=None, queues=None)
+    beats(rows, "worker", 1, "a@here")
+    beats(rows, "worker", 600, "z@lost")
+    beats(rows, "worker", 1, "m@twice", met=3)
+    beats(rows, "claim", 1, claimed=7, drains=2, seconds=0.5, held_back=True)
+    beats(rows, "worker", 1, "odd", pool=None, queues=None)
     held = {"lease": UUID(int=1), "handed_at": seconds_from_now(-5), "locked_until": seconds_from_now(60)}
     rows.insert(2, **held, begun=True, attempts=1)
     html, text = (browser := visit()).read("/workers"), browser.text("/workers")

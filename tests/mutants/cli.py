@@ -29,7 +29,7 @@ FAULTS = [
     Fault(f"{CLI}/shared/options.py", "        if self.dry_run or empty:\n", "        if empty:\n", f"{MEND}::TestActs",
         "A dry run changes messages."),
     Fault(f"{CLI}/shared/store.py", "    return Settings() if app_and_settings is None else app_and_settings[1]",
-        "    return Settings()", f"{COMMANDS}::test_through_an_app_a_command_has_the_settings_that_its_code_made",
+        "    return Settings()", f"{COMMANDS}::test_through_an_app_a_command_has_its_settings_and_its_broker",
         "Through an application's Celery app, a command looks at another outbox."),
     Fault(f"{CLI}/shared/store.py", "if destination is not None and destination not in settings.destinations:",
         "if destination is not None and not settings.destinations:",

@@ -21,7 +21,7 @@ FAULTS = [
     Fault(ROWS, "isinstance(body, bytes) or body.isascii() else", "True else", "tests/unit/test_rows.py",
         "The size of a text counts characters."),
     Fault(WRITE, "id_was_chosen = id_was_chosen or message.id is not None", "id_was_chosen = message.id is not None",
-        "tests/integration/test_reused_ids.py", "Of several messages, only the last one's id is looked for."),
+        "tests/integration/test_write.py::TestAnOwnId", "Of several messages, only the last one's id is looked for."),
     Fault(WRITE, "ids = [id, *(sibling(id, name) for name in self._settings.destinations)]", "ids = [id]",
         "tests/integration/test_sessions.py", "An event is taken back from its first destination only."),
     Fault(WRITE, "        if taken and self.nudge is not None:", "        if not taken and self.nudge is not None:",
