@@ -85,9 +85,9 @@ FAULTS = [
           LEASES + "::TestALeaseThatRanOut",
           "a lease that ran out while its settle was rolled back is found a minute late"),
     Fault(RELAY + "publishers.py",
-          "        try:\n            return publisher.publish(messages)\n        finally:\n"
+          "        try:\n            return self._published(publisher, messages)\n        finally:\n"
           "            self._free.append(publisher)\n",
-          "        outcomes = publisher.publish(messages)\n        self._free.append(publisher)\n"
+          "        outcomes = self._published(publisher, messages)\n        self._free.append(publisher)\n"
           "        return outcomes\n",
           "tests/contract/test_loading.py", "after an error its publisher is lost, with the connection"),
     Fault(CLAIM, "        self._buried_at = now\n", "", CLAIMS, "each claim looks for unknown destinations"),
