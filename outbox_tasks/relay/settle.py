@@ -72,9 +72,7 @@ def settle(
     """
     now = time.monotonic()
     listener.sent(destination, verdicts)
-    # What Celery's time limit leaves after the slowest send.
-    deadline = now + store.settings.sending_time_of(destination) + store.settings.statement_timeout
-    settled = _record(store, token, destination, verdicts, deadline, listener)
+    settled = _Settle(store, token, destination, verdicts, listener, now).record()
     for verdict in settled.verdicts:
         if verdict.step is Step.DEAD:
             listener.dead(verdict)
@@ -82,63 +80,68 @@ def settle(
     return settled
 
 
-def _record(
-    store: Store, token: str, destination: str, verdicts: list[Verdict], deadline: float, listener: Listener
-) -> Settled:
-    """There are three cases. 1. The lease was still ours: all is recorded. 2. It was lost before the messages were
-    sent, or no message was sent: somebody else sends them. 3. It was lost after they were sent: then they arrive
-    twice, and get a note that says why."""
-    _tell_the_breaker(store, token, destination, verdicts, deadline, listener)
-    record = partial(store.leases.settle, token, destination, verdicts)
-    (ours, more), tries = _patiently(record, deadline, destination, len(verdicts), partial(record, unhurried=True))
-    if len(ours) == len(verdicts):
-        return Settled(verdicts, more)
-    lost = [v for v in verdicts if v.message.seq not in ours and v.step is not Step.HANDED]
-    if in_vain := [verdict.message for verdict in lost if verdict.sent]:
-        # An earlier try, whose answer did not arrive, may have settled them.
-        note = partial(store.leases.sent_in_vain, in_vain, tried_before=tries > 0)
-        _patiently(note, deadline, destination, len(in_vain))
-    stale = {verdict.message.seq for verdict in lost}
-    return Settled([replace(v, step=Step.STALE) if v.message.seq in stale else v for v in verdicts], more)
+class _Settle:
+    """The settle of one lease. While the database is away, each statement is tried again, until the deadline."""
 
+    def __init__(
+        self, store: Store, token: str, destination: str, verdicts: list[Verdict], listener: Listener, now: float
+    ) -> None:
+        self._store, self._token, self._destination, self._verdicts = store, token, destination, verdicts
+        self._listener = listener
+        # What Celery's time limit leaves after the slowest send.
+        self._deadline = now + store.settings.sending_time_of(destination) + store.settings.statement_timeout
 
-def _tell_the_breaker(
-    store: Store, token: str, destination: str, verdicts: Sequence[Verdict], deadline: float, listener: Listener
-) -> None:
-    """Tell the breaker of a lease of which no message arrived. It counts as one send. There are three cases.
+    def record(self) -> Settled:
+        """There are three cases. 1. The lease was still ours: all is recorded. 2. It was lost before the messages were
+        sent, or no message was sent: somebody else sends them. 3. It was lost after they were sent: then they arrive
+        twice, and get a note that says why."""
+        self._tell_the_breaker()
+        leases, verdicts = self._store.leases, self._verdicts
+        settle = partial(leases.settle, self._token, self._destination, verdicts)
+        (ours, more), failures = self._patiently(settle, partial(settle, unhurried=True))
+        if len(ours) == len(verdicts):
+            return Settled(verdicts, more)
+        lost = [v for v in verdicts if v.message.seq not in ours and v.step is not Step.HANDED]
+        if in_vain := [verdict.message for verdict in lost if verdict.sent]:
+            # An earlier try, whose answer did not arrive, may have settled them.
+            self._patiently(partial(leases.sent_in_vain, in_vain, tried_before=failures > 0))
+        stale = {verdict.message.seq for verdict in lost}
+        return Settled([replace(v, step=Step.STALE) if v.message.seq in stale else v for v in verdicts], more)
 
-    1. Nothing was sent: nothing is known. 2. The destination was out of reach: the circuit may open. 3. The destination
-    answered, if only to refuse: the circuit closes. Where a message arrived, the settle itself closes the circuit.
-    """
-    sent = [verdict for verdict in verdicts if verdict.sent]
-    if not sent or any(verdict.step in (Step.SENT, Step.HANDED, Step.DISCARDED) for verdict in sent):
-        return
-    outage = next((verdict for verdict in sent if verdict.step is Step.OUTAGE), None)
-    if outage is None:
-        _patiently(partial(store.traffic.recovered, destination), deadline, destination, len(sent))
-        return
-    tripped = partial(store.traffic.tripped, destination, token, outage.code, outage.error)
-    if _patiently(tripped, deadline, destination, len(sent))[0]:
-        facts = {"destination": destination, "code": outage.code, "lease": token}
-        log.warning("the circuit of %s is open for a while: %s", destination, outage.code, extra=facts)
-        listener.circuit_opened(destination, outage.code, outage.error)
+    def _tell_the_breaker(self) -> None:
+        """Tell the breaker of a lease of which no message arrived. It counts as one send. There are three cases.
 
+        1. Nothing was sent: nothing is known. 2. The destination was out of reach: the circuit may open. 3. The
+        destination answered, if only to refuse: the circuit closes. Where a message arrived, the settle itself closes
+        the circuit.
+        """
+        sent = [verdict for verdict in self._verdicts if verdict.sent]
+        if not sent or any(verdict.step in (Step.SENT, Step.HANDED, Step.DISCARDED) for verdict in sent):
+            return
+        destination, traffic = self._destination, self._store.traffic
+        outage = next((verdict for verdict in sent if verdict.step is Step.OUTAGE), None)
+        if outage is None:
+            self._patiently(partial(traffic.recovered, destination))
+            return
+        if self._patiently(partial(traffic.tripped, destination, self._token, outage.code, outage.error))[0]:
+            facts = {"destination": destination, "code": outage.code, "lease": self._token}
+            log.warning("the circuit of %s is open for a while: %s", destination, outage.code, extra=facts)
+            self._listener.circuit_opened(destination, outage.code, outage.error)
 
-def _patiently(
-    ask: Callable[[], R], deadline: float, destination: str, count: int, unhurried: Callable[[], R] | None = None
-) -> tuple[R, int]:
-    """Try again while the database is away, until the deadline. If the statement was too slow, go on with `unhurried`,
-    the same with more time. Returns also how many tries failed."""
-    for tries, pause in enumerate(chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1]))):
-        try:
-            return ask(), tries
-        except DatabaseUnavailable as error:
-            # Try at least once more: the process may have been paused, and the database may be back.
-            if tries and time.monotonic() + pause > deadline:
-                raise
-            if unhurried and isinstance(error, DatabaseTooSlow):
-                ask = unhurried
-            facts = {"destination": destination, "count": count}
-            log.warning("could not settle %d messages to %s, trying again: %s", count, destination, error, extra=facts)
-            time.sleep(pause)
-    raise AssertionError  # the pauses have no end
+    def _patiently(self, ask: Callable[[], R], unhurried: Callable[[], R] | None = None) -> tuple[R, int]:
+        """Call `ask` until the database answers. After it was too slow, call `unhurried` instead: the same with more
+        time. Returns the answer, and how many calls failed before."""
+        for failures, pause in enumerate(chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1]))):
+            try:
+                return ask(), failures
+            except DatabaseUnavailable as error:
+                # Try at least once more: the process may have been paused, and the database may be back.
+                if failures and time.monotonic() + pause > self._deadline:
+                    raise
+                if unhurried and isinstance(error, DatabaseTooSlow):
+                    ask = unhurried
+                facts = {"destination": self._destination, "count": len(self._verdicts)}
+                text = "could not settle %d messages to %s, trying again: %s"
+                log.warning(text, facts["count"], self._destination, error, extra=facts)
+                time.sleep(pause)
+        raise AssertionError  # the pauses have no end

@@ -15,10 +15,10 @@ TASKS = "tests/integration/test_tasks.py"
 LEASES = "tests/integration/test_leases.py"
 
 FAULTS = [
-    Fault(SETTLE, "                ask = unhurried\n", "                pass\n", UNIT,
+    Fault(SETTLE, "                    ask = unhurried\n", "                    pass\n", UNIT,
           "a slow settle gets no more time"),
-    Fault(SETTLE, "if tries and time", "if time", UNIT, "after a pause of the process a settle gives up at once"),
-    Fault(SETTLE, "tried_before=tries > 0", "tried_before=False", UNIT,
+    Fault(SETTLE, "if failures and time", "if time", UNIT, "after a pause of the process a settle gives up at once"),
+    Fault(SETTLE, "tried_before=failures > 0", "tried_before=False", UNIT,
           "a message that this process settled itself is noted as sent twice"),
     Fault(SETTLE, "not in ours and v.step is not Step.HANDED]", "not in ours]", UNIT,
           "a task that a quick worker has begun counts as lost"),

@@ -1,8 +1,8 @@
 -- Makes dead letters of up to `most` messages that have been due for `grace` seconds for destinations that are not `known`. Writers may
 -- know of a destination before the relay does. Messages that are held are buried too, whatever their key waits for.
 --
--- past: this looks at the `look` destinations after this name: a writer can name any number of them. Returns the messages. The last row
--- has no number: its destination is the name after which the next look begins (an empty text: at the first name).
+-- past, look: a writer can name any number of destinations, so this statement looks at `look` of them, after the name `past`. Returns the
+-- messages. The last row has no number: its destination is the `past` of the next look (an empty text: from the first name on).
 WITH RECURSIVE place AS (
   SELECT :past::text AS destination, 0 AS n
   UNION ALL

@@ -8,8 +8,8 @@
 -- are configured.
 --
 -- known: JSON rows of the destinations that this process has served lately: destination; start and free_since, as outbox_take_new
--- and outbox_take_held have them; span, as take_keyless.sql has it. Other destinations are looked for between these names, up to
--- `others` of them, after the name `past`. So rows that are gone, and that an old snapshot keeps, are not read again.
+-- and outbox_take_held have them; span, as take_keyless.sql has it. Up to `others` other destinations are looked for, after the name
+-- `past` and between the known names. So the rows of known destinations that are gone, and that an old snapshot keeps, are not read again.
 WITH RECURSIVE known AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:known::json) AS k(destination text, start bigint, free_since timestamptz, span json)
 ), gap AS (

@@ -4,9 +4,9 @@
 --   2. The send had not begun. The message gets a note, and spends no attempt.
 --   3. The lease was given back: it has no holder. The message gets no note.
 --
--- most: how many leases; messages: how many messages these may have together, but one lease is taken back in any case; since: no
--- lease ends before. Returns destination and cause of each message; and one row with neither: when this looked (at), and how many
--- leases it took back (leases).
+-- most: how many leases; messages: how many messages these may have together, but one lease is taken back in any case; since: leases
+-- that ended before this time are not looked at. Returns destination and cause of each message; and one row with neither: when this
+-- statement looked (at), and how many leases it took back (leases).
 WITH over AS MATERIALIZED (
   SELECT ctid AS at, locked_until, cardinality(seqs) AS count FROM :schema.outbox_leases
   WHERE locked_until <= now() AND locked_until >= :since::timestamptz

@@ -2,7 +2,7 @@
 --   1. gone is a process that has ended: its leases end, and the slots of its drains.
 --   2. gone is null: the broker has lost its queues. All leases of singles that have not begun end, and the slots of all drains that
 --      have not begun. A single that waits for Celery's retry is due at the time of that retry.
--- hold: seconds of a lease beyond the wait for a retry. Returns how many messages the leases had.
+-- hold: how many seconds longer than the wait for a retry a lease is. Returns how many messages the leases had.
 WITH slots AS (
   UPDATE :schema.outbox_drains d SET until = now()
   WHERE d.holder = :gone::text OR :gone IS NULL AND d.holder IS NULL

@@ -3,11 +3,11 @@
 -- 3. Else the batch has up to `most` messages with up to `bytes` of payload in all, but one message in any case; the priorities get
 -- shares of it by their weights.
 --
--- destination; token, holder, hold: of the lease; largest: a payload with more bytes is not returned; span: which part of each lane
--- to look at, as JSON rows of priority, weight, and what comes after (xid, seq) up to the transaction `until`. A process goes on where
--- it was before, and looks once at each transaction that was open then: see relay/store/lanes.py.
--- One row has no message. It says how far the take got: shut (whether the destination is); snapshot; life (since when the server
--- counts, because a crash begins that anew); looked (at how many messages); reached (of each priority the last message that it took).
+-- destination; token, holder, hold: of the lease; largest: a payload with more bytes is not returned; span: which parts of each lane
+-- to look at, as JSON rows of priority and weight: the messages after (xid, seq), up to those of the transaction `until`. Which parts
+-- these are, relay/store/lanes.py says.
+-- One row has no message. It says how far the take got: shut (whether the destination is shut); snapshot; life (when the server began to
+-- count, which changes with a crash); looked (at how many messages); reached (of each priority the last message that was taken).
 WITH alone AS MATERIALIZED (
   SELECT r.ctid AS at FROM :schema.outbox_ready r
   WHERE r.destination = :destination::text AND r.alone AND NOT (SELECT :schema.outbox_is_shut(:destination))

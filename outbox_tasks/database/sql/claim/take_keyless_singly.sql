@@ -1,8 +1,9 @@
 -- Takes due messages without a key singly, of several destinations: each gets a lease of its own, and its send has not begun.
 --
--- share: JSON rows of destination; most; span, as for take_keyless.sql; and token: of the probe of a destination whose circuit is open.
--- Then of its first 100 messages one that has never failed goes first. holder, hold: of the leases. Returns the messages without their
--- payloads. The last row has no number: at is the snapshot in which this looked, and id says since when the server counts.
+-- share: JSON rows of destination; most; span, as for take_keyless.sql; and token, of the probe of a destination whose circuit is open.
+-- A probe takes a message that has never failed, if there is one among the first 100. holder, hold: of the leases. Returns the messages
+-- without their payloads. The last row has no number: its `at` is the snapshot in which this statement looked, its `id` is when the
+-- server began to count.
 WITH share AS MATERIALIZED (
   SELECT *, CASE WHEN token IS NULL THEN most ELSE 100 END AS reach
   FROM json_to_recordset(:share::json) AS s(destination text, most integer, token uuid, span json)

@@ -5,7 +5,7 @@
 --      the first outage of a message counts as different: a repetition says something about the message, not about the destination.
 --   2. It is open, and this send was its try: one message at a time tries. After each third try that failed there is a pause, twice as
 --      long as the pause before, up to `longest` seconds.
---   3. It is open, and this send was no try: it began before the circuit opened, and changes only the error that is shown.
+--   3. It is open, and this send was no try, because it began before the circuit opened: only the error that is shown changes.
 -- destination; token: of the lease; code; error; enough; pause, longest: seconds. Returns whether the circuit is open; returns no row
 -- if the destination has no row yet: see add.sql.
 WITH fresh AS (  -- the messages of this lease that meet their first outage; if the lease is gone, it counts as one message
