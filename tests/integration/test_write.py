@@ -17,14 +17,12 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from outbox_tasks.errors import NotInTransaction, ReusedId
+from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.model import Message, Step, Verdict
+from outbox_tasks.model import Message
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE
 from outbox_tasks.writing.nudge import Nudge
-from tests.claims import take_batch
 from tests.conftest import MakeSettings, Rows, Stream, eventually
 
 AnySession = Session | Connection
@@ -217,39 +215,10 @@ class TestNudge:
 
 
 class TestAnOwnId:
-    """The same call again is the same message, another message under it is an error."""
-
-    ID = UUID(int=5)
+    """With other content it is an error: `tests/storage/test_write.py`."""
 
     def test_among_messages_without_one_is_known_again(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
         for _ in range(2):
             with Session(engine) as session, session.begin():
-                outbox.publish_many(session, [Message("a", "x", id=self.ID), Message("b", "x")])
+                outbox.publish_many(session, [Message("a", "x", id=UUID(int=5)), Message("b", "x")])
         assert [row.event_type for row in rows.hot()] == ["a", "b", "b"]
-
-    @pytest.mark.parametrize("sent", [False, True], ids=["waiting", "sent"])
-    def test_with_other_content_is_an_error_and_leaves_all_as_it_was(
-        self, outbox: Outbox, engine: Engine, rows: Rows, store: Store, sent: bool
-    ) -> None:
-        def publish(**fields: Any) -> None:
-            usual: dict[str, Any] = {"key": "k", "headers": {"a": "b"}, "aggregate_type": "order", "aggregate_id": "5"}
-            with Session(engine) as session, session.begin():
-                outbox.publish_many(
-                    session, [Message(**{"event_type": "a", "payload": "x", **usual, **fields}, id=self.ID)]
-                )
-
-        publish()
-        if sent:
-            batch = take_batch(store)
-            assert store.leases.settle(
-                batch.token, "orders", [Verdict(message, Step.SENT) for message in batch.messages]
-            )
-        others: list[dict[str, Any]] = [
-            {"payload": "y"}, {"event_type": "b"}, {"key": None}, {"headers": {}}, {"aggregate_type": None},
-            {"aggregate_id": "6"}, {"content_type": "application/x-other"},
-        ]  # fmt: skip
-        for other in others:
-            with pytest.raises(ReusedId, match=f"{self.ID} was refused.*other content"):
-                publish(**other)
-        [row] = (*rows.hot(), *rows.archived())
-        assert (row.payload, row.event_type, row.key) == (b"x", "a", "k")
