@@ -190,7 +190,7 @@ REFUSED = [
     ("https://shop.example/#part", "no fragment"),
     ("https://shop.example/?outbox_secret=hunter2!", "outbox_secret must be base64"),
     ("https://shop.example/?outbox_bearer=hunter2%0A", "a token of ASCII"),
-    ("https://user:hunter2@shop.example/?outbox_bearer=token", "either a user or outbox_bearer"),
+    ("https://user:hunter2@shop.example/?outbox_bearer=token", "one of a user, outbox_bearer and"),
     ("https://user:hun#ter2@shop.example/", ""),
     ("kafka://", "name brokers"),
     ("kafka://h/a/b", "topic's name"),
