@@ -62,12 +62,9 @@ class _Comparison:
     def of(self, old: Schema, new: Schema, place: str) -> Iterator[Found]:
         """The changes between two schemas of one value."""
         pair = id(old), id(new)
-        if pair not in self._open:
-            self._open.add(pair)
-            yield from self._of(old, new, place)
-            self._open.remove(pair)
-
-    def _of(self, old: Schema, new: Schema, place: str) -> Iterator[Found]:
+        if pair in self._open:
+            return
+        self._open.add(pair)
         before, after = _alternatives(self._old, old), _alternatives(self._new, new)
         if "number" in after and "number" not in before and "integer" in before:
             yield place, "type widened", "breaks", "consumers expect an integer, and may get any number"
@@ -77,21 +74,19 @@ class _Comparison:
             yield place, "type narrowed", "breaks", "stored messages may hold a number that is no integer"
             before["integer"] = before.pop("number")
         removed, added = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
-        if removed and added and not before.keys() & after.keys():
+        kept = sorted(before.keys() & after.keys())
+        if not kept:
             yield place, "type changed", "breaks", f"{' or '.join(removed)} became {' or '.join(added)}"
-            return
-        if removed:
+        elif removed:
             yield place, "type narrowed", "breaks", f"stored messages may hold {' or '.join(removed)}"
-        if added:
+        if kept and added:
             yield place, "type widened", "breaks", f"consumers don't expect {' or '.join(added)}"
-        for kind in sorted(before.keys() & after.keys()):
-            yield from self._same_type(before[kind], after[kind], place)
-
-    def _same_type(self, old: Schema, new: Schema, place: str) -> Iterator[Found]:
-        yield from _of_values(old, new, place)
-        yield from _of_rules(old, new, place)
-        yield from self._of_fields(old, new, place)
-        yield from self._of_items(old, new, place)
+        for kind in kept:
+            yield from _of_values(before[kind], after[kind], place)
+            yield from _of_rules(before[kind], after[kind], place)
+            yield from self._of_fields(before[kind], after[kind], place)
+            yield from self._of_items(before[kind], after[kind], place)
+        self._open.remove(pair)
 
     def _of_fields(self, old: Schema, new: Schema, place: str) -> Iterator[Found]:
         before, after = old.get("properties", {}), new.get("properties", {})
