@@ -37,8 +37,8 @@ from outbox_tasks import Message, Outbox
 from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.local.commands import feed_worker_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.relay import feed_worker_argv
 from outbox_tasks.relay.store import Store
 
 WARM = 1.0

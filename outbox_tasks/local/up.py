@@ -15,19 +15,21 @@ from rich.console import Console
 from rich.text import Text
 
 from outbox_tasks.database.connection import migrating
-from outbox_tasks.local.commands import (
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child, signals_as_ctrl_c
+from outbox_tasks.local.relay import (
     FLOWER_READY,
     WEB_READY,
     WORKER_READY,
+    Program,
+    Relay,
     feed_worker_argv,
     flower_argv,
     flower_env,
+    relay_programs,
     web_argv,
     web_env,
 )  # fmt: skip
-from outbox_tasks.local.ports import LOOPBACK, free_port
-from outbox_tasks.local.processes import Child, signals_as_ctrl_c
-from outbox_tasks.local.relay import Program, Relay, relay_programs
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings

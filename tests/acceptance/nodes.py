@@ -21,14 +21,14 @@ from typing import Any, Self
 import psutil
 from pytest_celery import CeleryTestWorker
 
-from outbox_tasks.local.commands import (
+from outbox_tasks.local.processes import Child, end_with_us
+from outbox_tasks.local.relay import (
     BEAT_READY,
     WORKER_READY,
     beat_argv,
     claim_worker_argv,
     publish_worker_argv,
 )
-from outbox_tasks.local.processes import Child, end_with_us
 from outbox_tasks.settings import Settings
 from tests.conftest import eventually
 

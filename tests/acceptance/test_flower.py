@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK
-from outbox_tasks.local.commands import CELERY, FLOWER_READY, flower_argv, flower_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.relay import CELERY, FLOWER_READY, flower_argv, flower_env
 from outbox_tasks.settings import CLAIM_QUEUE
 from outbox_tasks.worker.requests import NOTHING_CLAIMED
 from tests.acceptance.nodes import Relay

@@ -27,8 +27,8 @@ from outbox_tasks import Message, Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.cli import outbox as command
-from outbox_tasks.local.commands import CELERY
 from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.relay import CELERY
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.problems import Problem, examine, examine_worker

@@ -13,9 +13,9 @@ from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import func
 
 from lab.proxy import Proxy, through
-from outbox_tasks.local.commands import CELERY, WEB_READY, web_argv, web_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.relay import CELERY, WEB_READY, web_argv, web_env
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 

@@ -18,9 +18,9 @@ import httpx
 import psycopg
 import pytest
 
-from outbox_tasks.local.commands import WORKER_READY, outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.relay import WORKER_READY, outbox_tasks_argv
 from tests.conftest import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

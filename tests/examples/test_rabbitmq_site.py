@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from outbox_tasks.local.commands import outbox_tasks_argv
+from outbox_tasks.local.relay import outbox_tasks_argv
 from tests.conftest import eventually
 from tests.contract.counterparts.rabbitmq import Counterpart
 from tests.contract.counterparts.rabbitmq import rabbit as rabbit

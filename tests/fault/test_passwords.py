@@ -15,7 +15,7 @@ import pytest
 import redis
 from sqlalchemy import make_url, text
 
-from outbox_tasks.local.commands import claim_worker_argv, publish_worker_argv
+from outbox_tasks.local.relay import claim_worker_argv, publish_worker_argv
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream

@@ -25,9 +25,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from outbox_tasks.errors import PortTaken
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.relay import outbox_tasks_argv
 from outbox_tasks.operating import limits
 from outbox_tasks.operating.problems import Connections, examine
 from outbox_tasks.relay.claim import Pace, claim

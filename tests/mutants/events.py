@@ -23,7 +23,7 @@ FAULTS = [
         "An event that is gone is not noticed."),
     Fault(DIFF, "elif name not in before and name in needed:", "elif name not in before and False:", DIFFS,
         "A required field that is new counts as optional."),
-    Fault(DIFF, "            self._open.remove(pair)", "            pass", DIFFS,
+    Fault(DIFF, "        self._open.remove(pair)", "        pass", DIFFS,
         "A model is compared at its first place only."),
     Fault(COMMAND, "        raise SystemExit(1)", "        pass", COMMANDS, "The gate lets changes pass that break."),
     Fault(COMMAND, 'name or "outbox")', "name)", COMMANDS, "A module without the name of its outbox is refused."),
