@@ -10,7 +10,7 @@ RIGHTS = "tests/integration/test_rights_of_others.py"
 LOCKS, ROWS = f"{RIGHTS}::test_a_lock_of_a_stranger_is_named_and_none_of_a_writer", f"{RIGHTS}::TestRowLevelSecurity"
 WAITS = "tests/integration/test_waits.py"
 BACKGROUND = "tests/integration/test_background.py::TestTrouble"
-ACTS, TRY, FIND = "tests/storage/test_acts.py", "tests/storage/test_try.py", "tests/storage/test_find.py"
+ACTS, FIND = "tests/storage/test_acts.py", "tests/storage/test_find.py"
 COUNTS = "tests/integration/test_counts.py::TestOldest"
 LIMITS = (
     "tests/integration/test_limits.py::test_what_a_person_has_set_counts_until_its_end_by_the_databases_clock "
@@ -55,9 +55,9 @@ FAULTS = [
     Fault(f"{SQL}/act/edit.sql", "AND sha256(m.payload) = :digest::bytea", "", ACTS,
         "of two people who edit, the second one overwrites the first"),
     Fault(f"{SQL}/act/try.sql", "    AND NOT EXISTS (SELECT FROM :schema.outbox_destinations d WHERE d.name = "
-        "l.destination AND d.probe = l.token)\n", "", TRY, "to try a message takes the probe of an open circuit"),
+        "l.destination AND d.probe = l.token)\n", "", ACTS, "to try a message takes the probe of an open circuit"),
     Fault(f"{SQL}/act/try.sql", "AND t.code IS NOT NULL\n    AND NOT t.history @> jsonb_build_array("
-        "jsonb_build_object('what', 'tried', 'entry', :entry::bigint))", "AND t.code IS NOT NULL", TRY,
+        "jsonb_build_object('what', 'tried', 'entry', :entry::bigint))", "AND t.code IS NOT NULL", ACTS,
         "an act tries a message again and again"),
     Fault(f"{SQL}/act/discard.sql", "CASE WHEN 'dead' = ANY (:states::text[]) THEN", "CASE WHEN true THEN",
         "tests/storage/test_discard.py", "to discard what waits takes dead letters too"),

@@ -29,23 +29,8 @@ SECRET = "hunter2"
 ORDERS = {"orders": {"url": "redis+stream://localhost/0/orders"}}
 
 
-LIMITS = ("soft_time_limit", "hard_time_limit", "send_lease")
-
-
 class TestLimits:
     """What follows from `send_timeout`, `statement_timeout` and `queue_lease`."""
-
-    @pytest.mark.parametrize(
-        ("values", "limits"),
-        [
-            ({}, (18, 25, 40)),
-            ({"send_timeout": 34}, (45, 62.5, 100)),
-            ({"send_timeout": 2, "statement_timeout": 1, "queue_lease": 5}, (4.5, 6.25, 10)),
-        ],
-    )
-    def test_leave_each_send_enough_time(self, values: dict[str, float], limits: tuple[float, ...]) -> None:
-        made = Settings(**values)
-        assert tuple(getattr(made, name) for name in LIMITS) == pytest.approx(limits, abs=1e-9)
 
     @given(
         send=st.floats(0.001, WEEK_SECONDS), own=st.floats(0.001, WEEK_SECONDS),
