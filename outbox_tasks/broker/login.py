@@ -10,9 +10,8 @@ import amqp
 import kombu
 from kombu.transport import pyamqp
 from redis.credentials import CredentialProvider
-from redis.exceptions import AuthenticationError
 
-from outbox_tasks.errors import ConfigurationError, PasswordUnavailable
+from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.settings.password import Password
 
 
@@ -24,11 +23,8 @@ class RedisLogin(CredentialProvider):
         self._password = password
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """The user, if the URL names one, and the password."""
-        try:
-            password = self._password.ask_anew()
-        except PasswordUnavailable as error:  # after any other error, redis-py would take the connection for open
-            raise AuthenticationError(str(error)) from error
+        """The user, if the URL names one, and the password. Raises `PasswordUnavailable`."""
+        password = self._password.ask_anew()
         return (self._user, password) if self._user else (password,)
 
 

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -207,10 +208,13 @@ def test_a_refused_password_is_asked_for_once_more_before_it_is_an_outage(site: 
         assert asked[-1] == "second"
 
 
-def test_without_an_answer_it_is_an_outage_that_names_the_source(site: Site) -> None:
-    missing = {"file": "/nowhere/password"}
-    settings = Settings(destinations={"orders": {"url": site.url, "password": missing}}, broker_url="redis://nowhere")
+def test_without_an_answer_it_is_an_outage_that_names_the_source(site: Site, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    orders = {"url": site.url, "password": {"file": str(file)}}
+    settings = Settings(destinations={"orders": orders}, broker_url="redis://nowhere")
     with closing(Publishers(settings)) as publishers:
         [outcome] = send_at_once(publishers, "orders", [message()])
-    assert outcome.result is Result.OUTAGE
-    assert "/nowhere/password" in (outcome.error or "")
+        assert outcome.result is Result.OUTAGE
+        assert str(file) in (outcome.error or "")
+        file.write_text("first")
+        assert send_at_once(publishers, "orders", [message()]) == [SENT]

@@ -202,3 +202,16 @@ def test_the_relay_asks_once_more_for_a_password_that_is_refused(
     broker = Broker(PinnedCelery("relay", broker=server.url, settings=made), made)
     assert (broker.queued(), answers) == (0, [])
     broker.close()
+
+
+def test_without_an_answer_the_broker_is_away_and_the_error_names_the_source(
+    server: RedisBroker | RabbitBroker, settings: MakeSettings, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    made = settings(broker_url=server.url, broker_password={"file": str(file)})
+    broker = Broker(PinnedCelery("relay", broker=server.url, settings=made), made)
+    with pytest.raises(BrokerUnreachable, match=str(file)):
+        broker.queued()
+    file.write_text("first")
+    assert broker.queued() == 0
+    broker.close()

@@ -29,8 +29,6 @@ FAULTS = [
     Fault(ENGINE, "        if error.pgconn is None or not error.pgconn.used_password:  # it was not refused for its "
         "password\n            raise\n", "        raise\n", HERE,
         "A password that PostgreSQL refuses is an outage at once."),
-    Fault(LOGIN, "raise AuthenticationError(str(error)) from error", "raise", SITES,
-        "Without a password redis-py goes on as if it had signed in."),
     Fault(LOGIN, "return (self._user, password) if self._user else (password,)", "return (password,)", SITES,
         "The user of the URL is not who signs in."),
     Fault(LOGIN, "raise amqp.RecoverableConnectionError(str(refused)) from refused", "raise", HERE,
