@@ -83,7 +83,8 @@ def satellites() -> Mapping[str, Satellite]:
 
 
 def satellite(name: str) -> Any:
-    """The satellite called `name`. Raises `ModuleNotFoundError`."""
+    """The satellite called `name`, for what applications ask of this one alone: `feeds` has `writer`, `upgrade` and
+    `wake`, `events` has `event`, `guard` has `guard`, `supervised` has `complete`. Raises `ModuleNotFoundError`."""
     try:
         return satellites()[name]
     except KeyError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 DATED = (
     "archive/test_export", "archive/test_replay", "integration/test_counts",
-    "integration/test_inbox_retention", "integration/test_migrations", "integration/test_retention",
+    "integration/test_inbox", "integration/test_migrations", "integration/test_retention",
     "integration/test_cli",
 )  # fmt: skip
 
