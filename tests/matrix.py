@@ -39,7 +39,7 @@ TESTS = [
     "integration/test_sessions.py", "integration/test_async_sessions.py", "integration/test_capture.py",
     "integration/test_migrations.py", "integration/test_alembic.py", "integration/test_django.py",
     "integration/test_django_tasks.py", "acceptance/test_install.py", "integration/test_tasks.py",
-    "integration/test_drain.py",
+    "integration/test_drain.py", "integration/test_passwords.py",
 ]  # fmt: skip
 """What touches Celery, SQLAlchemy, Django and PostgreSQL in other ways than all the rest."""
 
