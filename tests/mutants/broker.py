@@ -15,8 +15,6 @@ FAULTS = [
           '            raise self._unreachable(said(error).rstrip(".")) from error\n        self._slow_failures = 0\n',
           '            raise self._unreachable(said(error).rstrip(".")) from error\n', UNIT,
           "two slow failures in a week stop a worker for a moment"),
-    Fault(BROKER, "+ 1 if took > FAILED_AT_ONCE_SECONDS else 0", "+ 1", UNIT,
-          "quick refusals stop a worker for a moment"),
     Fault(BROKER, "                        producer.connection.collect(socket_timeout=socket.getdefaulttimeout())\n",
           "                        pass\n", UNIT, "after an outage each dead socket takes as long as the first one"),
     Fault(BROKER, "            if queue_length(producer, queue) >= most:\n                return False\n", "", RELAY,

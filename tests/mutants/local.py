@@ -23,8 +23,6 @@ FAULTS = [
         "signals go on to interrupt who comes after"),
     Fault(PROCESSES, "trap \\'\\' HUP INT TERM; ", "", DEATH, "a watcher ends with those whom it watches"),
     Fault(PROCESSES, 'kill -s KILL -- "-$1"', 'kill -s KILL -- "$1"', DEATH, "grandchildren outlive us"),
-    Fault(SERVERS, "port = self._port or free_port", "port = free_port", AT_WORK,
-        "clients don't find a server that was started again"),
     Fault(SERVERS, '"--auth=scram-sha-256"', '"--auth=trust"', AT_WORK,
         "everybody on the machine may read the database"),
     Fault(REPORT, 'sum(messages.get(id, ("", None))[1] is None for', 'sum(False for', DEMO,

@@ -11,7 +11,6 @@ LOCKS, ROWS = f"{RIGHTS}::test_a_lock_of_a_stranger_is_named_and_none_of_a_write
 WAITS = "tests/integration/test_waits.py"
 BACKGROUND = "tests/integration/test_background.py::TestTrouble"
 ACTS, FIND = "tests/storage/test_acts.py", "tests/storage/test_find.py"
-COUNTS = "tests/integration/test_counts.py::TestOldest"
 LIMITS = (
     "tests/integration/test_limits.py::test_what_a_person_has_set_counts_until_its_end_by_the_databases_clock "
     "tests/integration/test_limits.py::test_singles_in_the_queue_go_back_and_no_more_are_taken_than_the_rate_allows"
@@ -75,8 +74,6 @@ FAULTS = [
         "a stranger who holds the marks of writers is not named"),
     Fault(f"{SQL}/doctor/hidden.sql", "AND row_security_active(c.oid)", "AND c.relrowsecurity AND NOT pg_has_role("
         "c.relowner, 'USAGE')", ROWS, "rows that are hidden from their owner are not missed"),
-    Fault(f"{SQL}/look/heads.sql", "AND (k.token IS NOT NULL OR k.due > now())", "AND k.token IS NOT NULL", COUNTS,
-        "what waits behind a dead letter counts as due"),
     Fault(f"{SQL}/report/beat.sql", "WHERE h.seen_at <= excluded.seen_at\n", "", "tests/storage/test_reports.py",
         "an old report of a run overwrites a newer one"),
     Fault(f"{SQL}/report/stopped.sql", " AND facts ->> 'started' = :started::text", "", "tests/storage/test_reports.py",

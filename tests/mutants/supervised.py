@@ -5,9 +5,7 @@ from tests.mutants import Fault
 VERBS, RUNNING = (f"tests/supervised/test_{name}.py" for name in ("verbs", "running"))
 LOST = "tests/supervised/test_lost_tasks.py"
 SQL = "outbox_tasks/supervised/sql"
-RUN, SUPERVISOR, STORE, LOOK = (
-    f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "store", "lost_tasks")
-)
+RUN, SUPERVISOR, LOOK = (f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "lost_tasks"))
 
 FAULTS = [
     Fault(RUN, "return copy if 0 < copy.lease <= WEEK_SECONDS else None", "return copy", RUNNING,
@@ -20,8 +18,6 @@ FAULTS = [
         "A retry wakes the relay at once."),
     Fault(SUPERVISOR, "return ended or again", "return ended",
         "tests/supervised/test_running_trouble.py", "An end whose answer was lost is told as a lost lease."),
-    Fault(STORE, "storable(traceback[-TRACEBACK_CHARACTERS:])", "storable(traceback[:TRACEBACK_CHARACTERS])", VERBS,
-        "The row keeps the beginning of a traceback, and not the error."),
     Fault("outbox_tasks/supervised/hooks.py", "            supervised.set(None)\n", "            pass\n", RUNNING,
         "After a run the process takes the next task for that run."),
     Fault(LOOK, "self._end(name, time.monotonic() - looked)", "self._end(name, 0.0)", LOST,

@@ -41,8 +41,6 @@ FAULTS = [
         f"{UNIT}::TestWhoMayComeIn", "Who invents an address at a proxy has ten more passwords to try."),
     Fault(f"{WEB}/looks.py", "                seconds = min(seconds, ERROR_SECONDS)\n", "", f"{UNIT}::TestLooks",
         "A page shows an error for half a minute after the database is back."),
-    Fault(f"{WEB}/looks.py", "answer.expires_at < time.monotonic():", "answer.expires_at > time.monotonic():",
-        f"{UNIT}::TestLooks", "Nobody shares a look, and an old one is shown for ever."),
     Fault(f"{WEB}/render.py", "return printable(value) if isinstance(value, str)",
         "return value if isinstance(value, str)", f"{UNIT}::TestTexts", "A writer's text turns a line round."),
     Fault(f"{WEB}/render.py",

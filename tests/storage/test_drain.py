@@ -13,8 +13,7 @@ from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
 from tests.claims import begin, keep_house, take, take_batch
 from tests.storage.conftest import Box
-from tests.storage.race import end_waits
-from tests.storage.relaying import Receiver, drained
+from tests.storage.relaying import Receiver, drained, end_waits
 from tests.storage.relaying import storage as storage
 
 FAILED = Outcome.retry("busy", "later")

@@ -18,8 +18,7 @@ from outbox_tasks.settings import Settings
 from tests.claims import begin, take, take_batch
 from tests.conftest import MakeSettings
 from tests.storage.conftest import Box
-from tests.storage.race import Transaction, end_waits, race
-from tests.storage.relaying import Receiver, drained, numbers
+from tests.storage.relaying import Receiver, Transaction, drained, end_waits, numbers, race
 from tests.storage.relaying import storage as storage
 from tests.storage.test_drain import FAILED, sent
 

@@ -15,7 +15,7 @@ from outbox_tasks.supervised.store import Fence, Runs
 from tests.claims import keep_house, take
 from tests.conftest import MakeSettings
 from tests.storage.conftest import AT_WORK, Box
-from tests.storage.race import end_waits
+from tests.storage.relaying import end_waits
 from tests.storage.relaying import storage as storage
 from tests.supervised.verbs import (
     SAME,
