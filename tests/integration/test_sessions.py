@@ -165,36 +165,26 @@ def test_without_the_tables_publish_raises_schema_missing(settings: MakeSettings
             driven.commit()
 
 
-@pytest.fixture(scope="module")
-def replica(engine: Engine) -> Iterator[Engine]:
-    """Reads the same database, and takes no writes."""
-    made = create_engine(engine.url.update_query_dict({"options": "-c default_transaction_read_only=on"}))
-    yield made
-    made.dispose()
-
-
-def routing(writer: Engine, reader: Engine) -> type[Session]:
-    """Sessions that read from a replica, as SQLAlchemy's documentation has them."""
+def test_everything_is_written_where_a_session_with_a_replica_writes(
+    outbox: Outbox, engine: Engine, rows: Rows
+) -> None:
+    """Its sessions read from a replica, which takes no writes, as SQLAlchemy's documentation has them."""
+    replica = create_engine(engine.url.update_query_dict({"options": "-c default_transaction_read_only=on"}))
 
     class Routing(Session):
         def get_bind(self, mapper: Any = None, clause: Any = None) -> Engine:  # type: ignore[override]
-            return writer if self._flushing or isinstance(clause, Update | Delete) else reader
+            return engine if self._flushing or isinstance(clause, Update | Delete) else replica
 
-    return Routing
-
-
-def test_everything_is_written_where_a_session_with_a_replica_writes(
-    outbox: Outbox, engine: Engine, rows: Rows, replica: Engine
-) -> None:
-    make, inbox = routing(engine, replica), Inbox("billing", schema=outbox.settings.database_schema)
-    with make() as session, session.begin():
+    inbox = Inbox("billing", schema=outbox.settings.database_schema)
+    with Routing() as session, session.begin():
         id = outbox.publish(session, "order.created", {})
         assert inbox.first(session, id)
         assert [message.id for message in seen_within(session, rows.tables, 0)] == [id]
     assert found(rows) == {id}
-    with make() as session, session.begin():
+    with Routing() as session, session.begin():
         assert outbox.cancel(session, id)
         assert not inbox.first(session, id)
+    replica.dispose()
 
 
 class TestSeveralEngines:
