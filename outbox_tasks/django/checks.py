@@ -35,7 +35,7 @@ def check_stored(**_: Any) -> list[checks.CheckMessage]:
         settings.check_destinations()
     except (ModuleNotFoundError, ConfigurationError, SettingsFileError, NoDestinations):
         return []  # `check_settings` says so
-    from outbox_tasks.guard.stored import failing, in_words
+    from outbox_tasks.guard.stored import failing
 
     database = Database.connect(settings)
     try:
@@ -44,8 +44,8 @@ def check_stored(**_: Any) -> list[checks.CheckMessage]:
         return [checks.Warning(f"The stored tasks were not checked. {error}", id="outbox_tasks.W006")]
     finally:
         database.close()
-    hint = "Keep the tasks and their arguments until they have run. `outbox-tasks check --app` lists them."
-    return [checks.Error(in_words(groups), hint=hint, id="outbox_tasks.E005")] if groups else []
+    hint = "Keep the task and its arguments until the stored ones have run."
+    return [checks.Error(f"Stored tasks would fail: {each}", hint=hint, id="outbox_tasks.E005") for each in groups]
 
 
 def _messages() -> Iterator[checks.CheckMessage]:

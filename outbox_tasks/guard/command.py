@@ -14,7 +14,7 @@ from outbox_tasks.cli.shared.output import answer, json_option, remark
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.guard.source import KINDS, find
 from outbox_tasks.guard.stored import failing
-from outbox_tasks.text import many, one_line
+from outbox_tasks.text import many
 
 
 @click.command()
@@ -50,11 +50,8 @@ def _check_source(paths: tuple[Path, ...]) -> None:
 def _check_stored(apps: list[Celery]) -> None:
     with open_store() as store:
         groups = failing(store, store.settings, apps)
-    lines = (
-        f"{each.number:,} {each.task} to {each.destination}: {each.reason}; the first: {each.first}" for each in groups
-    )
-    shown = "\n".join(map(one_line, lines))
-    answer([each._asdict() for each in groups], shown or "Each stored task can be run by this code.")
+    shown = "\n".join(map(str, groups)) or "Each stored task can be run by this code."
+    answer([each._asdict() for each in groups], shown)
     if groups:
         total = many(sum(each.number for each in groups), "stored task")
         remark(f"{total} would fail. Keep what they need until they have run: docs/guard.md.")

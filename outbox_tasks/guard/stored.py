@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import Settings
-from outbox_tasks.text import many
+from outbox_tasks.text import one_line
 from outbox_tasks.wire.celery_message import accepted
 
 MESSAGES_A_READ = 5000
@@ -30,6 +30,10 @@ class Failing(NamedTuple):
     reason: str
     number: int
     first: UUID
+
+    def __str__(self) -> str:
+        what = f"{self.number:,} {self.task} to {self.destination}: {self.reason}; the first: {self.first}"
+        return one_line(what)
 
 
 def failing(database: Database, settings: Settings, apps: Sequence[Celery]) -> Sequence[Failing]:
@@ -105,10 +109,3 @@ class _Code:
         except TypeError as error:
             return str(error)
         return None
-
-
-def in_words(groups: Sequence[Failing]) -> str:
-    """One sentence: how many there are, and the most frequent reasons."""
-    shown = ", ".join(f"{each.task} ({each.number:,}): {each.reason}" for each in groups[:3])
-    more = f", and {many(len(groups) - 3, 'more reason')}" if len(groups) > 3 else ""
-    return f"{many(sum(each.number for each in groups), 'stored task')} would fail: {shown}{more}"

@@ -228,7 +228,7 @@ def test_check_deploy_tells_of_stored_tasks_that_the_project_can_not_run(project
     said = project.manage(MIGRATE, ("check", "--deploy"), ("shell", "--no-imports", "-c", STORED), ("check",))
     assert "outbox_tasks.W006" not in said
     said = project.manage(("check", "--deploy"), fails=True)
-    assert "(outbox_tasks.E005) 1 stored task would fail: shop.gone (1): there is no such task" in said
+    assert "(outbox_tasks.E005) Stored tasks would fail: 1 shop.gone to tasks: there is no such task; the first" in said
 
 
 ROLE = """
