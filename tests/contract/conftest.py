@@ -24,19 +24,19 @@ def nowhere() -> Iterator[None]:
 @pytest.fixture(scope="package")
 def running(nowhere: None) -> Iterator[Running]:
     """Gives the counterpart of a kind, as it runs; skips the test if it can't run here."""
-    made: dict[type[Counterpart], Counterpart] = {}
+    started: dict[type[Counterpart], Counterpart] = {}
 
     def run(kind: type[Counterpart]) -> Counterpart:
         if reason := kind.missing():
             pytest.skip(reason)
-        if kind not in made:
-            made[kind] = rabbitmq.node() if kind is rabbitmq.Counterpart else kind()
-        made[kind].start()
-        return made[kind]
+        if kind not in started:
+            started[kind] = rabbitmq.node() if kind is rabbitmq.Counterpart else kind()
+        started[kind].start()
+        return started[kind]
 
     yield run
-    made.pop(rabbitmq.Counterpart, None)
-    for each in made.values():
+    started.pop(rabbitmq.Counterpart, None)
+    for each in started.values():
         each.end()
 
 

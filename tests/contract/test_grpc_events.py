@@ -73,7 +73,7 @@ class TestTheAnswerForOneMessage:
     )
     def test_concerns_that_one_alone(self, target: Counterpart, status: str, expected: Any) -> None:
         assert outcomes(target, "a", f"answer.{status}", "b") == [OK, expected, OK]
-        assert target.told()["calls"] == [3]
+        assert target.box()["calls"] == [3]
 
     def test_says_how_long_to_wait(self, target: Counterpart) -> None:
         [outcome] = published(target, message(event_type="answer.RESOURCE_EXHAUSTED"))
@@ -95,7 +95,7 @@ class TestTheStatusOfACall:
     def test_holds_for_all_and_ends_the_sending(self, target: Counterpart, status: str, expected: Any) -> None:
         options = "&max_message_size=200"
         assert outcomes(target, "a", f"abort.{status}", "b", "c", options=options) == [OK, *[expected] * 3]
-        assert target.told()["calls"] == [1, 1]
+        assert target.box()["calls"] == [1, 1]
 
     @pytest.mark.parametrize(
         ("event_type", "expected"),
@@ -108,7 +108,7 @@ class TestTheStatusOfACall:
         self, target: Counterpart, event_type: str, expected: Any
     ) -> None:
         assert outcomes(target, *["a"] * 7, event_type, *["b"] * 8) == [OK] * 7 + [expected] + [OK] * 8
-        assert target.told()["calls"] == [16, 8, 4, 4, 2, 2, 1, 1, 8]
+        assert target.box()["calls"] == [16, 8, 4, 4, 2, 2, 1, 1, 8]
         assert numbers(target) == [*range(7), *range(8, 16)]
 
     @pytest.mark.parametrize(("event_type", "code"), [("abort.INTERNAL", "internal"), ("raise", "unknown")])
@@ -117,7 +117,7 @@ class TestTheStatusOfACall:
     ) -> None:
         """The receiver may have taken some of the call's messages: they are sent again one by one, by the relay."""
         assert outcomes(target, "a", event_type, "b") == [(Result.RETRY, "failed_together")] * 3
-        assert target.told()["calls"] == [3]
+        assert target.box()["calls"] == [3]
         assert outcomes(target, event_type) == [(Result.RETRY, code)]
 
     def test_only_a_call_that_was_lost_ends_the_connection(self, target: Counterpart) -> None:
@@ -138,7 +138,7 @@ class TestSizes:
         messages = [message(n, payload=b"x" * 300_000) for n in range(4)]
         assert published(target, *messages, options="&max_message_size=10000") == [SENT] * 4
         assert published(target, *messages) == [SENT] * 4
-        assert target.told()["calls"] == [1] * 4 + [2] * 2
+        assert target.box()["calls"] == [1] * 4 + [2] * 2
 
     @pytest.mark.parametrize(
         ("details", "code"),

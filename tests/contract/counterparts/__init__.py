@@ -147,6 +147,6 @@ class Counterpart(ABC):
 
 def every() -> list[type[Counterpart]]:
     """All that there are, by name."""
-    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     kinds = [kind for module in modules for kind in getattr(module, "KINDS", None) or (module.Counterpart,)]
     return sorted(kinds, key=lambda kind: kind.name)

@@ -69,8 +69,8 @@ class MotoCounterpart(ChildCounterpart):
 
     @classmethod
     def missing(cls) -> str | None:
-        found = all(importlib.util.find_spec(name) for name in ("moto", "flask_cors"))
-        return None if found else "moto's server is not installed: pip install 'moto[server]'"
+        is_here = all(importlib.util.find_spec(name) for name in ("moto", "flask_cors"))
+        return None if is_here else "moto's server is not installed: pip install 'moto[server]'"
 
     @property
     def address(self) -> str:
@@ -124,21 +124,21 @@ class MotoCounterpart(ChildCounterpart):
         sqs = self.client("sqs")
         where = sqs.get_queue_url(QueueName=self.queue(self.place))["QueueUrl"]
         names: dict[str, Any] = {"MessageAttributeNames": ["All"], "MessageSystemAttributeNames": ["All"]}
-        while found := sqs.receive_message(QueueUrl=where, MaxNumberOfMessages=10, **names).get("Messages"):
-            arrived += found
-            taken = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(found)]
+        while messages := sqs.receive_message(QueueUrl=where, MaxNumberOfMessages=10, **names).get("Messages"):
+            arrived += messages
+            taken = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(messages)]
             sqs.delete_message_batch(QueueUrl=where, Entries=taken)
         return arrived
 
     @staticmethod
     def read(arrived: Any) -> Received:
-        found = values(arrived)
-        decode = {"base64": base64.b64decode, "empty": lambda _: b"", None: str.encode}[found.get("body_encoding")]
+        attributes = values(arrived)
+        decode = {"base64": base64.b64decode, "empty": lambda _: b"", None: str.encode}[attributes.get("body_encoding")]
         return Received(
-            {name.removeprefix("ce_"): value for name, value in found.items() if name not in OWN},
+            {name.removeprefix("ce_"): value for name, value in attributes.items() if name not in OWN},
             decode(arrived["Body"]),
-            json.loads(found.get("headers", "{}")),
-            found.get("content_type"),
+            json.loads(attributes.get("headers", "{}")),
+            attributes.get("content_type"),
         )
 
     def url_on(self, port: int, place: str) -> str:
@@ -154,9 +154,9 @@ class MotoCounterpart(ChildCounterpart):
 
 def values(message: dict[str, Any]) -> dict[str, str]:
     """The message attributes; all are texts."""
-    found = message.get("MessageAttributes", {})
-    assert {each["DataType"] for each in found.values()} <= {"String"}
-    return {name: each["StringValue"] for name, each in found.items()}
+    attributes = message.get("MessageAttributes", {})
+    assert {each["DataType"] for each in attributes.values()} <= {"String"}
+    return {name: each["StringValue"] for name, each in attributes.items()}
 
 
 class Sqs(MotoCounterpart):

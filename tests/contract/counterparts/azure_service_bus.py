@@ -83,9 +83,11 @@ class Counterpart(ProgramCounterpart):
     @staticmethod
     def read(arrived: Message) -> Received:
         standing: Any = arrived.properties
-        found = parted(application(arrived), "cloudEvents_", b"".join(arrived.data or ()), text(standing.content_type))
-        assert (text(standing.message_id), text(standing.subject)) == (found.attributes["id"], found.attributes["type"])
-        return found
+        content_type, payload = text(standing.content_type), b"".join(arrived.data or ())
+        message = parted(application(arrived), "cloudEvents_", payload, content_type)
+        names = message.attributes["id"], message.attributes["type"]
+        assert (text(standing.message_id), text(standing.subject)) == names
+        return message
 
 
 def application(message: Message) -> dict[str, Any]:

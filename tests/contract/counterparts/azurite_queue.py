@@ -61,11 +61,11 @@ class Counterpart(ChildCounterpart):
         with closing(self.client()) as client:
             queue = client.get_queue_client(self.place)
             try:
-                found: Any = list(queue.receive_messages(messages_per_page=32, visibility_timeout=3600))
+                messages: Any = list(queue.receive_messages(messages_per_page=32, visibility_timeout=3600))
             except azure.core.exceptions.ResourceNotFoundError:
-                found = []
+                messages = []
         # They are hidden from the next look.
-        self._arrived[self.place] += [loads(message.content) for message in found]
+        self._arrived[self.place] += [loads(message.content) for message in messages]
         return self._arrived[self.place]
 
     read = staticmethod(RedisQueue.read)

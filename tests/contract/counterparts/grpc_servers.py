@@ -44,17 +44,17 @@ class GrpcReceiver(ProgramCounterpart):
     def refused(self, message: LeasedMessage) -> LeasedMessage:
         return replace(message, event_type="answer.INVALID_ARGUMENT")
 
-    def told(self) -> dict[str, Any]:
+    def box(self) -> dict[str, Any]:
         """What the receiver tells of the test's place: messages, and how many came with each call."""
         with grpc.insecure_channel(f"{LOOPBACK}:{self.port}") as channel:
             metadata = [("authorization", f"Bearer {self.place}")]
-            told: dict[str, Any] = json.loads(channel.unary_unary("/tests.Box/Received")(b"", 10, metadata))
-        return told
+            answer: dict[str, Any] = json.loads(channel.unary_unary("/tests.Box/Received")(b"", 10, metadata))
+        return answer
 
     def raw(self) -> list[tuple[Any, dict[str, str]]]:
         """Events, and the headers beside them."""
-        messages = self.told()["messages"]
-        return [(CloudEvent.FromString(base64.b64decode(found["event"])), found["headers"]) for found in messages]
+        messages = self.box()["messages"]
+        return [(CloudEvent.FromString(base64.b64decode(message["event"])), message["headers"]) for message in messages]
 
     @staticmethod
     def read(arrived: tuple[Any, dict[str, str]]) -> Received:
@@ -99,8 +99,8 @@ class PubSub(ProgramCounterpart):
         options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"{LOOPBACK}:{self.port}", options) as channel:
             ask, topic = channel.unary_unary("/tests.Box/Calls"), f"projects/{PROJECT}/topics/{self.place}"
-            found: list[dict[str, Any]] = json.loads(ask(topic.encode(), 10))
-        return found
+            calls: list[dict[str, Any]] = json.loads(ask(topic.encode(), 10))
+        return calls
 
     @staticmethod
     def read(arrived: Any) -> Received:

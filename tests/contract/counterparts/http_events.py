@@ -42,8 +42,8 @@ class Counterpart(ProgramCounterpart):
     def raw(self) -> list[dict[str, Any]]:
         """The requests as they came."""
         url = f"http://{LOOPBACK}:{self.port}/received/{self.place}"
-        found: list[dict[str, Any]] = httpx.get(url, trust_env=False).json()
-        return found
+        posts: list[dict[str, Any]] = httpx.get(url, trust_env=False).json()
+        return posts
 
     def received(self) -> list[Received]:
         """Those with keys as they came, then the others by their ids: of those any order is right."""

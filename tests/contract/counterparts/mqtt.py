@@ -57,8 +57,8 @@ class Counterpart(ChildCounterpart):
         (self.directory / "permissions").write_text(PERMISSIONS)
         passwords.write_text("")
         passwords.chmod(0o600)
-        with Child.start("mosquitto_passwd", ["mosquitto_passwd", "-b", str(passwords), "teller", "r:ght"]) as made:
-            assert made.wait(10) == 0, made.tail()
+        with Child.start("mosquitto_passwd", ["mosquitto_passwd", "-b", str(passwords), "teller", "r:ght"]) as program:
+            assert program.wait(10) == 0, program.tail()
         facts = {"host": LOOPBACK, "port": self.port, "directory": self.directory}
         file.write_text(CONFIGURATION.format(**facts, largest=self.largest, packet=self.packet))
         return Child.start(self.name, ["mosquitto", "-c", str(file)], cwd=self.directory)

@@ -48,8 +48,8 @@ class Counterpart(ChildCounterpart):
 
     @classmethod
     def missing(cls) -> str | None:
-        found = (cls.root / SERVER).exists() and shutil.which("epmd")
-        return None if found else "RabbitMQ is not installed (the Debian package rabbitmq-server)"
+        is_here = (cls.root / SERVER).exists() and shutil.which("epmd")
+        return None if is_here else "RabbitMQ is not installed (the Debian package rabbitmq-server)"
 
     def launch(self) -> Child:
         (self.directory / "rabbitmq.config").write_text(CONFIG.format(port=self.port, largest=self.largest))
@@ -162,11 +162,11 @@ def running(version: int) -> Counterpart:
     """A running RabbitMQ 3 or 4. Skips the test if there is none."""
     if missing := (Counterpart if version == 3 else Rabbit4).missing():
         pytest.skip(missing)
-    made = node() if version == 3 else node4()
-    made.start()
-    with closing(made.connection()) as connection:
+    server = node() if version == 3 else node4()
+    server.start()
+    with closing(server.connection()) as connection:
         connection.channel().exchange_delete(STAMP)  # that of an earlier test's outbox
-    return made
+    return server
 
 
 @pytest.fixture

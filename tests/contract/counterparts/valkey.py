@@ -72,8 +72,8 @@ class ValkeyCounterpart(Counterpart):
     def listed(self) -> Any:
         """The elements of the list that has the place's name, those that were pushed first at the beginning."""
         with self.client() as client:
-            found: Any = client.lrange(self.place, 0, -1)
-        return found[::-1]
+            elements: Any = client.lrange(self.place, 0, -1)
+        return elements[::-1]
 
 
 class RedisStream(ValkeyCounterpart):
