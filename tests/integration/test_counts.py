@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, func, literal, literal_column, text
+from sqlalchemy import Connection, func, literal, text
 
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import overview
@@ -17,7 +17,6 @@ from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.browsing import Visit
 from tests.integration.conftest import Command, Lease
-from tests.integration.plans import explained, pages, scanned
 
 A_LEASE = UUID(int=7)
 
@@ -146,33 +145,6 @@ def test_counts_beyond_the_bound_are_estimated(
     assert (few.states["pending"], few.estimated) == (500, set())
 
 
-def test_looks_at_many_rows_read_few_of_them(store: Store, rows: Rows, connection: Connection) -> None:
-    """By the pages that PostgreSQL touches."""
-    rows.insert(10_000)
-    rows.insert(5_000, key="k")
-    rows.insert(5_000, locked_until=seconds_from_now(600), attempts=1)
-    rows.insert(5_000, status="dead", dead_at=seconds_from_now(-5))
-    rows.insert(5_000, status="dead", dead_at=seconds_from_now(-5), key=literal_column("'k' || generate_series"))
-    rows.insert(5_000, handed_at=seconds_from_now(-5), locked_until=seconds_from_now(600))
-    blocking = '[{"destination": "orders", "blocks": true}]'
-    looks: dict[str, tuple[int, dict[str, object]]] = {
-        "look/counts.sql": (3000, {"destinations": ["orders"], "most": 100}),
-        "look/heads.sql": (1500, {"blocking": blocking, "most": 100}),
-        "look/held_keys.sql": (1500, {"blocking": blocking, "most": 100, "size": 5, "shut": ["orders"]}),
-        "look/present.sql": (100, {"known": ["orders"], "most": 100}),
-        "look/pages.sql": (100, {}),
-    }
-    for analyzed in (False, True):
-        for look, (most, parameters) in looks.items():
-            plan = explained(store, look, parameters)
-            assert scanned(plan) <= {"outbox_leases"}, look
-            assert pages(plan) < most, look
-        if not analyzed:
-            for table in ("ready", "waiting", "held", "keys", "dead", "runs", "messages", "trouble", "leases"):
-                connection.execute(text(f"ANALYZE {rows.tables.messages.schema}.outbox_{table}"))
-            connection.commit()
-
-
 def test_the_archive_is_counted_up_to_so_many_rows_of_the_journal(
     store: Store, rows: Rows, connection: Connection, lease: Lease
 ) -> None:
@@ -219,19 +191,3 @@ def test_sends_are_counted_by_the_time_they_ended(store: Store, rows: Rows) -> N
     assert found["orders"].sent[-1] == 0  # this hour
     assert courses(store, HOUR, 24, "orders") == {"orders": found["orders"]}
     assert courses(store, HOUR, 24, "nobody") == {}
-
-
-def test_the_counts_of_a_hundred_destinations_are_read_by_their_index(store: Store, rows: Rows) -> None:
-    tallies = rows.tables.tallies
-    filled = (
-        f"INSERT INTO {tallies} SELECT date_trunc('minute', now()) - m * interval '1 minute', 'd' || n, o, 5"
-        " FROM generate_series(0, 359) m, generate_series(1, 100) n, unnest('{sent,retry}'::text[]) o"
-    )
-    with rows.engine.begin() as connection:
-        connection.execute(text(filled))
-    for destination, most in ((None, 100), ("d7", 1)):
-        outcomes = {"arrived": ["sent"], "failures": ["retry"], "destination": destination}
-        plan = explained(store, "report/course.sql", {"width": 300, "spans": 36, **outcomes})
-        scans = [node for node in plan if node.get("Relation Name") == tallies.name]
-        assert {node.get("Index Name") for node in scans} == {"outbox_tallies_pkey"}
-        assert sum(node["Actual Rows"] for node in scans) <= most * 2 * 181

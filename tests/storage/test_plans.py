@@ -148,6 +148,12 @@ def test_a_look_or_an_act_reads_no_table_from_its_beginning(box: Box) -> None:
     waits = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_waiting USING (seq) LIMIT 500")]
     act: dict[str, Any] = {"ids": [id for [id] in last], "until": None, "entry": 0, "person": "ann", "reason": None}
     box.rows("SELECT brin_summarize_new_values('outbox_messages_0_aggregate_id_key_idx')")
+    box.connection.execute(
+        "INSERT INTO outbox_tallies SELECT date_trunc('minute', now()) - m * interval '1 minute', 'd' || n, o, 5 "
+        "FROM generate_series(0, 359) m, generate_series(1, 100) n, unnest('{sent,retry}'::text[]) o"
+    )
+    course = {"width": 300, "spans": 36, "arrived": ["sent"], "failures": ["retry"], "destination": "d7"}
+    blocking = json.dumps([{"destination": f"d{n}", "blocks": True} for n in range(4)])
     text: dict[str, Any] = {"id": None, "siblings": [], "low": None, "high": None, "most": 21}
     page = {**Wanted().said, "look": 500, "size": 51, "newer": False, "last": LAST_NUMBER}
     middle = {**page, "last": sent // 2}
@@ -175,6 +181,12 @@ def test_a_look_or_an_act_reads_no_table_from_its_beginning(box: Box) -> None:
         ("act/try.sql", 8000, {**act, "ids": waits}),
         ("find/ahead.sql", 500, {"destination": "d0", "key": "k100", "seq": LAST_NUMBER, "blocks": True}),
         ("supervised/completed.sql", 100, {"id": str(some[0]), "committed": True}),
+        ("look/counts.sql", 9000, {"destinations": ["d0", "d1", "d2", "d3"], "most": 100}),
+        ("look/heads.sql", 3000, {"blocking": blocking, "most": 100}),
+        ("look/held_keys.sql", 3000, {"blocking": blocking, "most": 100, "size": 5, "shut": ["d0"]}),
+        ("look/present.sql", 300, {"known": ["d0"], "most": 100}),
+        ("look/pages.sql", 100, {}),
+        ("report/course.sql", 40_000, course),
     ]
     check(box, asked)
 
