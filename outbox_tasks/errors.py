@@ -321,8 +321,8 @@ class OutageError(PublishError):
 
 class PasswordUnavailable(OutageError, ConnectionError):
     says = """
-    The password could not be had from {source}: {reason}. Nothing is lost, and the next connection asks again: let
-    {source} give the password."""
+    The password could not be had from {source}: {reason}. Correct that: the next connection asks again, and nothing is
+    lost."""
 
     def __init__(self, *, source: str, reason: str, code: str = "no_password") -> None:
         OutboxError.__init__(self, source=source, reason=reason, code=code)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -31,6 +31,14 @@ from outbox_tasks.settings.web import WebSettings
 CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.drain"
 MAINTAIN_QUEUE, FEED_QUEUE = "outbox.maintain", "outbox.feed"
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
+
+
+TABLES: dict[str, type[BaseModel]] = {
+    "destinations": Destination,
+    "database_password": Password,
+    "broker_password": Password,
+}
+"""The settings that are tables, with the model of an entry or of the table."""
 
 
 class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
@@ -66,7 +74,7 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise first_problem(error, type(self).model_fields, {"destinations": Destination}) from None
+            raise first_problem(error, type(self).model_fields, TABLES) from None
         except SettingsError as error:
             setting = str(error).partition('field "')[2].partition('"')[0]
             rule = "it must be written as JSON"

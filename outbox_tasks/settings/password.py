@@ -30,13 +30,20 @@ class Password(BaseModel):
 
     file: Path | None = None
     """Its text is the password. Each new connection reads it."""
-    command: str | None = Field(default=None, min_length=1)
+    command: str | None = Field(default=None, min_length=1, repr=False)
     """It prints the password. No shell runs it."""
     function: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """`package.module:function`. It returns the password, or the password and for how many seconds it may be used."""
     seconds: float = Field(default=60.0, ge=0, le=86_400)
     """For how long further connections use an answer of `command` or `function`; 0: each one asks anew. Connections to
     brokers, which are few, always ask anew."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_table(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError("it must say where the password is: {file = …}, {command = …} or {function = …}")
+        return value
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -57,7 +64,8 @@ class Password(BaseModel):
         try:
             text, seconds = self._answer()
         except Exception as error:  # code of others may raise anything
-            raise PasswordUnavailable(source=self.source, reason=said(error).rstrip(".")) from None
+            reason = getattr(error, "strerror", None) or said(error).rstrip(".")
+            raise PasswordUnavailable(source=self.source, reason=reason) from None
         _answers[self] = text, time.monotonic() + seconds
         return text, seconds
 

@@ -87,7 +87,7 @@ def first_problem(
     error: ValidationError, fields: Mapping[str, FieldInfo], tables: Mapping[str, type[BaseModel]]
 ) -> ConfigurationError:
     """The first problem that pydantic found, without secrets: the values of settings that no repr shows. `fields` are
-    the settings; `tables` are those that have named entries, with the model of an entry."""
+    the settings; `tables` are those that are tables, with the model of an entry or of the table."""
     problem = error.errors()[0]
     known = (fields, *(model.model_fields for model in tables.values()))
     hidden = {name for names in known for name, field in names.items() if not field.repr}

@@ -91,11 +91,12 @@ def test_why_there_is_no_password(source: dict[str, str], words: list[str]) -> N
         ({"file": "/a", "command": "b"}, "it must have one of file, command and function"),
         ({"function": "shop.token"}, "String should match pattern"),
         ({"command": "say 'it"}, "No closing quotation"),
-        ({"fil": "/S3cret"}, "there is no such setting"),
+        ({"fil": "/S3cret"}, "there is no such setting; did you mean file"),
+        ("S3cret", "it must say where the password is"),
     ],
 )
 @pytest.mark.parametrize("setting", ["database_password", "broker_password"])
-def test_a_table_that_says_nothing_usable_is_refused_at_once(setting: str, table: dict[str, str], rule: str) -> None:
+def test_a_table_that_says_nothing_usable_is_refused_at_once(setting: str, table: Any, rule: str) -> None:
     with pytest.raises(ConfigurationError, match=rule) as caught:
         Settings(**{setting: table})
     assert setting in str(caught.value)
