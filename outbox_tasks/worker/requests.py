@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
@@ -70,15 +70,13 @@ def end_leases_of_dead_processes(settings: Settings, pid: int | None = None) -> 
 
 
 def _end_leases(settings: Settings, pid: int | None) -> None:
-    store = Store.connect(settings)
     for pause in PAUSES_SECONDS:
         time.sleep(pause)
-        with suppress(DatabaseUnavailable):
+        # No connection stays open meanwhile: a process that the pool forks must not share it.
+        with suppress(DatabaseUnavailable), closing(Store.connect(settings)) as store:
             dead = {name for name in store.claims.holders(neighbourhood()) if is_gone(name)}
             # The system gives the number of `pid` to no other process until its parent has waited for it.
             dead |= {holder(pid)} if pid is not None and not alive(pid) else set()
             for name in sorted(dead):
                 if count := store.claims.recall(name):
                     log.warning("the process %s is gone: %d leases end now", name, count)
-        # Keep no connection open meanwhile: a process that the pool forks must not share it.
-        store.engine.dispose()

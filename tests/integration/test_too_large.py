@@ -17,7 +17,7 @@ from outbox_tasks.model import Step
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.worker.app import make_app
-from tests.claims import drain_batches, take
+from tests.claims import begin, drain_batches, take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 MAX_BYTES: int = Destination.model_fields["max_bytes"].default
@@ -41,12 +41,12 @@ def endless(rows: Rows, schema: str) -> None:
     never_returned(rows, schema, larger_than=5_000_000)
 
 
-def never_returned(rows: Rows, schema: str, larger_than: int = -1) -> None:
+def never_returned(rows: Rows, schema: str, larger_than: int = -1, seconds: float = 60) -> None:
     slowly = f"""
         ALTER FUNCTION {schema}.outbox_leased_messages RENAME TO quickly;
         CREATE FUNCTION {schema}.outbox_leased_messages(taken bigint[], largest integer)
         RETURNS SETOF record LANGUAGE plpgsql AS $$ BEGIN
-          PERFORM pg_sleep(60) FROM {schema}.outbox_messages m WHERE m.seq = ANY (taken)
+          PERFORM pg_sleep({seconds}) FROM {schema}.outbox_messages m WHERE m.seq = ANY (taken)
             AND octet_length(m.payload) > {larger_than} AND ({larger_than} < 0 OR octet_length(m.payload) <= largest);
           RETURN QUERY SELECT * FROM {schema}.quickly(taken, largest);
         END $$"""
@@ -113,6 +113,16 @@ def test_a_worker_counts_what_it_can_not_begin_alone(
         assert rows.one(large).attempts == n + 1
     row = rows.one(large)
     assert (row.status, row.attempts, row.last_error_code, row.begun) == ("dead", 2, "too_large", False)
+
+
+def test_a_single_that_takes_long_to_read_gets_more_time(new_store: MakeStore, rows: Rows, schema: str) -> None:
+    store = new_store(**HASTY)
+    rows.insert()
+    [single] = take(store, {"orders": 1})
+    never_returned(rows, schema, seconds=0.7)
+    message = begin(store, single)
+    assert message is not None
+    assert message.payload is not None
 
 
 def test_a_database_that_is_slow_kills_no_small_message(new_store: MakeStore, rows: Rows, schema: str) -> None:

@@ -3,9 +3,11 @@
 from tests.mutants import Fault
 
 VERBS, RUNNING = (f"tests/supervised/test_{name}.py" for name in ("verbs", "running"))
-LOST = "tests/supervised/test_lost_tasks.py"
+LOST, OF_WATCH = "tests/supervised/test_lost_tasks.py", "tests/supervised/test_watch.py"
 SQL = "outbox_tasks/supervised/sql"
-RUN, SUPERVISOR, LOOK = (f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "lost_tasks"))
+RUN, SUPERVISOR, LOOK, WATCH = (
+    f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "lost_tasks", "watch")
+)
 
 FAULTS = [
     Fault(RUN, "return copy if 0 < copy.lease <= WEEK_SECONDS else None", "return copy", RUNNING,
@@ -41,4 +43,15 @@ FAULTS = [
     Fault(f"{SQL}/unknown.sql",
         "    AND r.locked_until > clock_timestamp() + :wait * 2 ^ least(r.unheard, 6) * interval '1 second'\n", "",
         VERBS, "A task that is due soon waits longer."),
+    Fault(LOOK, "        self._seen[name] = tokens, now\n", "        self._seen.setdefault(name, (tokens, now))\n",
+        LOST, "A second flush of the broker loses what was handed over after the first one."),
+    Fault(WATCH, "        copy = copy._replace(token=str(uuid4()))  # a token in the header is that of another run\n",
+        "", OF_WATCH, "A copy that comes back has the token of its former run."),
+    Fault(WATCH, "                self._acts.append(act)\n                self._soon = True\n                break",
+        "                break", OF_WATCH, "The end of a run is lost if the database is away."),
+    Fault(WATCH, "            self._every = copy.lease / RENEWALS_A_LEASE\n            self._wanted.set()\n",
+        "            self._every = copy.lease / RENEWALS_A_LEASE\n", OF_WATCH,
+        "The first short lease runs out before it is renewed."),
+    Fault(SUPERVISOR, "        error = error.__context__\n", "        pass\n", RUNNING + "::TestRetries",
+        "A task that used up its retries does not say why it failed."),
 ]  # fmt: skip

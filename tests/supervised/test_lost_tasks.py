@@ -54,14 +54,16 @@ def test_a_publisher_that_makes_the_key_anew_does_not_hide_a_flush(
     [first] = rows.insert(payload=b"{}")
     send()
     lost.look()
-    tasks.client.flushdb()
-    [second] = rows.insert(payload=b"{}")
-    newcomer = Publishers(confirming.settings)
-    drain_batches(confirming, newcomer)
-    newcomer.close()
-    lost.look()
-    assert rows.state(first) == "retrying"
-    assert rows.state(second) == "handed over"
+    for _ in range(2):
+        tasks.client.flushdb()
+        [second] = rows.insert(payload=b"{}")
+        newcomer = Publishers(confirming.settings)
+        drain_batches(confirming, newcomer)
+        newcomer.close()
+        lost.look()
+        assert rows.state(first) == "retrying"
+        assert rows.state(second) == "handed over"
+        first = second
 
 
 def test_a_broker_that_is_away_is_no_trouble(new_store: MakeStore, rows: Rows) -> None:

@@ -215,6 +215,20 @@ class TestRetries:
         row = rows.one(id)
         assert (row.status, row.last_error_code, row.last_error) == ("dead", "ConnectionError", "still away")
 
+    def test_a_retry_without_an_error_is_dead_with_the_one_that_it_followed(
+        self, app: Celery, worker: Worker, call: Call, rows: Rows
+    ) -> None:
+        def give_up(task: Any) -> None:
+            try:
+                raise ConnectionError("still away")
+            except ConnectionError:
+                raise task.retry(max_retries=0)  # noqa: B904
+
+        app.act = give_up
+        id = call()
+        worker.run(id)
+        assert (rows.one(id).last_error_code, rows.one(id).last_error) == ("ConnectionError", "still away")
+
     def test_a_task_that_replaces_itself_is_followed_by_the_other(
         self, app: Celery, worker: Worker, call: Call, rows: Rows
     ) -> None:

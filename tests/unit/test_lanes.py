@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 
 from outbox_tasks.relay.store import lanes
-from outbox_tasks.relay.store.lanes import END, Lane, Lanes, Snapshot
+from outbox_tasks.relay.store.lanes import END, LONG_AGO, Lane, Lanes, Place, Snapshot
 
 SHARES = {"orders": 10}
 FROM_FRONT_SECONDS = {("0", 0)}
@@ -48,6 +49,9 @@ def test_after_a_crash_of_the_server_it_reads_from_the_front() -> None:
         places(claimer)
         read(claimer, life)
     assert places(claimer) == FROM_FRONT_SECONDS
+    place = Place(start=7, free_since=datetime.now(UTC), life="one")
+    place.go_on(3, "other")
+    assert (place.start, place.free_since) == (3, LONG_AGO)
 
 
 def test_a_minute_that_ends_during_a_claim_does_not_skip_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
