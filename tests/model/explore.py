@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from array import array
-from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -56,20 +54,6 @@ class Found:
         return f"after {self.states:,} states, not so: {self.broken}\n{told}"
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector: it would look at millions of states again and again, and none of them is garbage.
-    It took a quarter of a search."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-@_uncollected()
 def explore(model: Model) -> Found:
     """Visit all states; stops at the first promise that does not hold."""
     found = Found()
