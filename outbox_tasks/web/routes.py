@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from outbox_tasks.web.access import Role
-from outbox_tasks.web.pages import (
-    act,
-    archive,
-    destinations,
-    doctor,
-    errors,
-    message,
-    messages,
-    start,
-)
+from outbox_tasks.web.pages import act, destinations, errors, message, messages, start
 from outbox_tasks.web.visit import Visit
 
 
@@ -55,9 +46,9 @@ ROUTES = [
     Route("GET", "/messages/{id:path}", LOOK, message.message),
     Route("GET", "/keys", LOOK, errors.keys, "Keys"),
     Route("GET", "/workers", LOOK, start.workers, "Workers"),
-    Route("GET", "/archive", LOOK, archive.archive, "Archive"),
+    Route("GET", "/archive", LOOK, start.archive, "Archive"),
     Route("GET", "/audit", LOOK, act.latest, "Audit"),
-    Route("GET", "/doctor", LOOK, doctor.doctor, "Doctor", without_tables=True),
+    Route("GET", "/doctor", LOOK, start.doctor, "Doctor", without_tables=True),
 ]
 
 TITLES = {route.pattern: route.title for route in ROUTES if route.title}

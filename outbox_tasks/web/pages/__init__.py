@@ -1,1 +1,1 @@
-"""A file a page: plain functions that make a response of a visit."""
+"""The pages: plain functions that make a response of a visit, a file a subject."""

@@ -1,14 +1,19 @@
-"""The start page: problems first, then the destinations, then who is at work; and the page of the workers."""
+"""The pages of the whole outbox: start, with problems first; the workers; the archive; and the doctor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from starlette.responses import Response
 
+from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating import overview as counted
+from outbox_tasks.operating.days import days
 from outbox_tasks.operating.heartbeats import Heartbeat
-from outbox_tasks.operating.problems import Severity
+from outbox_tasks.operating.problems import Examination, Severity, examine
+from outbox_tasks.telemetry.alerts import known
+from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import FEW_SHOWN, ROWS_SHOWN, Visit
 
@@ -57,6 +62,36 @@ def workers(visit: Visit) -> Response:
         sends=visit.look("sends", lambda: visit.store.ask("look/sends.sql", destination=None, most=ROWS_SHOWN)),
         running=[(name, counts) for name, counts in status.destinations.items() if counts.states["running"]],
     )
+
+
+def archive(visit: Visit) -> Response:
+    """How large the archive is, and what becomes of it."""
+    kept = visit.look("archive", lambda: days(visit.store)[::-1], seconds=10.0)
+    settings = visit.settings
+    return visit.show(
+        "archive.html",
+        outbox=overview.status_of(visit),
+        days=kept[:ROWS_SHOWN],
+        days_left_out=len(kept) - ROWS_SHOWN,
+        bytes=sum(day.bytes for day in kept),
+        export=settings.archive_export and redacted(settings.archive_export),
+        settings=settings,
+        command=shell_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
+    )
+
+
+def doctor(visit: Visit) -> Response:
+    """The problems. The doctor looks when somebody loads the page, which may take seconds; it does not refresh."""
+
+    def look() -> tuple[Examination, datetime]:
+        return examine(visit.settings, visit.shared.connections.installed, deep=True), datetime.now(UTC)
+
+    examination, looked_at = visit.look("doctor", look, seconds=5.0)
+    try:
+        alerts = visit.look("alerts", lambda: known(visit.store, ROWS_SHOWN))
+    except OutboxError:  # the problems say that the database does not answer
+        alerts = None
+    return visit.show("doctor.html", again=None, examination=examination, looked_at=looked_at, alerts=alerts)
 
 
 def in_order(heartbeats: Iterable[Heartbeat]) -> list[Heartbeat]:
