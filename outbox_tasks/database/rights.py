@@ -91,8 +91,7 @@ COMPUTED = (
     "outbox_uuid7", "outbox_number", "outbox_ordered", "outbox_key_class", "outbox_all_keys", "outbox_readable",
     "outbox_error_group", "outbox_identity", "outbox_noted", "outbox_envelope", "outbox_task_queue", "outbox_free",
     "outbox_discard", "outbox_goes_alone", "outbox_is_shut", "outbox_leased_messages", "outbox_open_writers",
-    "outbox_about", "outbox_comes_next", "outbox_next_destination", "outbox_single", "outbox_take_held",
-    "outbox_take_new",
+    "outbox_about", "outbox_comes_next", "outbox_next_destination", "outbox_take_held", "outbox_take_new",
 )  # fmt: skip
 """The functions that work with the rights of their caller."""
 

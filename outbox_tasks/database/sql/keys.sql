@@ -9,13 +9,6 @@
 -- message is taken in any case. A crash of the server may undo a take: then the messages are sent again. No take waits for an
 -- application: a message that another transaction has locked stays where it is, and so do those behind it.
 
--- What the task of a single says of it. attempts: sends before.
-CREATE FUNCTION outbox_single(taken bigint) RETURNS TABLE (id text, event_type text, attempts integer) LANGUAGE sql STABLE
-BEGIN ATOMIC
-  SELECT m.id::text, m.event_type, coalesce((SELECT t.attempts FROM outbox_trouble t WHERE t.seq = taken), 0)
-  FROM outbox_messages m WHERE m.seq = taken LIMIT 1;
-END;
-
 CREATE FUNCTION outbox_take_held(
   target text, token uuid, begun boolean, who text, hold float, most integer, of_key integer, bytes bigint, free_since timestamptz,
   blocks boolean
@@ -116,7 +109,9 @@ BEGIN
     UPDATE outbox_keys k SET due = s.since FROM key_state s WHERE k.ctid = s.at AND s.lease IS NULL AND s.since > moment
   )
   SELECT t.seq, k.lease, m.id, m.event_type, m.attempts, NULL::timestamptz
-  FROM taken t JOIN taken_key k ON k.key = t.key LEFT JOIN LATERAL (SELECT * FROM outbox_single(t.seq) WHERE NOT begun) AS m ON true
+  FROM taken t JOIN taken_key k ON k.key = t.key LEFT JOIN LATERAL (  -- of a single, what its task says; the messages of a batch are read later
+    SELECT m.id::text, m.event_type, coalesce((SELECT x.attempts FROM outbox_trouble x WHERE x.seq = t.seq), 0) AS attempts
+    FROM outbox_messages m WHERE m.seq = t.seq AND NOT begun LIMIT 1) AS m ON true
   UNION ALL
   SELECT NULL, NULL, NULL, NULL, NULL, moment
   WHERE NOT skipped
@@ -238,7 +233,10 @@ BEGIN
     WHERE NOT (k.more AND k.first <= excluded.first)
   )
   SELECT t.seq, t.lease, m.id, m.event_type, m.attempts, NULL::bigint, NULL, NULL::boolean
-  FROM moved t LEFT JOIN LATERAL (SELECT * FROM outbox_single(t.seq) WHERE NOT begun) AS m ON true WHERE t.lease IS NOT NULL
+  FROM moved t LEFT JOIN LATERAL (  -- of a single, what its task says; the messages of a batch are read later
+    SELECT m.id::text, m.event_type, coalesce((SELECT x.attempts FROM outbox_trouble x WHERE x.seq = t.seq), 0) AS attempts
+    FROM outbox_messages m WHERE m.seq = t.seq AND NOT begun LIMIT 1) AS m ON true
+  WHERE t.lease IS NOT NULL
   UNION ALL
   SELECT NULL, NULL, NULL, NULL, NULL,
          1 + least(lowest, CASE WHEN count(*) < reach THEN high ELSE max(m.seq) END,
