@@ -180,7 +180,6 @@ def test_a_look_or_an_act_reads_no_table_from_its_beginning(box: Box) -> None:
         ("act/redrive.sql", 3000, {**act, "ids": died}),
         ("act/try.sql", 8000, {**act, "ids": waits}),
         ("find/ahead.sql", 500, {"destination": "d0", "key": "k100", "seq": LAST_NUMBER, "blocks": True}),
-        ("supervised/completed.sql", 100, {"id": str(some[0]), "committed": True}),
         ("look/counts.sql", 9000, {"destinations": ["d0", "d1", "d2", "d3"], "most": 100}),
         ("look/heads.sql", 3000, {"blocking": blocking, "most": 100}),
         ("look/held_keys.sql", 3000, {"blocking": blocking, "most": 100, "size": 5, "shut": ["d0"]}),
@@ -213,6 +212,7 @@ def test_of_thirty_days_none_is_read_from_its_beginning(box: Box) -> None:
         ("act/discard.sql", 2200, {**act, "ids": dead[:25], "states": ["dead"], "kept": True}),
         ("act/redrive.sql", 1200, {**act, "ids": dead[25:]}),
         ("supervised/whereabouts.sql", 300, {"ids": [sent]}),
+        ("supervised/completed.sql", 300, {"id": str(sent), "committed": True}),
         ("supervised/begin.sql", 300, begin_of(Fence(str(sent), str(sent)))),
     ]
     check(box, asked)
