@@ -1,15 +1,15 @@
 """Which transaction is open where a task is called, and has changed something.
 
 SQLAlchemy's sessions tell of themselves by their events. A session that has only read does not count: nothing of it can
-be rolled back. An `atomic` block of Django counts from its begin, because Django tells of no statement; the block
-around a `TestCase` does not.
+be rolled back. Django's connections are known from the signal with which they connect. An `atomic` block counts from
+its begin, because Django tells of no statement; the block around a `TestCase` does not.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+import threading
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
@@ -28,13 +28,16 @@ WRITES = re.compile(r"\s*(insert|update|delete|merge|replace|call)\b", re.IGNORE
 _sessions: ContextVar[tuple[ref[Session], ...]] = ContextVar("outbox_guarded_sessions", default=())
 """The sessions that have begun a transaction, or written, in this context."""
 
+_django = threading.local()
+"""Its `connections`: Django's connections of this thread, which live as long as the thread."""
+
 
 def open_transaction() -> str | None:
     """What is open here and has changed something, for people; None: nothing."""
     for session in _open_sessions():
         if WRITTEN in session.info or session.new or session.deleted or session.dirty:
             return "a SQLAlchemy session has changes that are not committed"
-    for connection in _django_connections() if "django" in sys.modules else ():
+    for connection in getattr(_django, "connections", ()):
         if in_block_of_app(connection):
             return f"transaction.atomic() of database {connection.alias!r} is open"
     return None
@@ -52,14 +55,20 @@ def listen() -> None:
     event.listen(Session, "after_flush", _written)
     event.listen(Session, "do_orm_execute", _executes)
     event.listen(Session, "after_transaction_end", _ended)
+    if "django" in sys.modules:
+        from django.conf import settings
+        from django.db import connections
+        from django.db.backends.signals import connection_created
+
+        connection_created.connect(_connected)
+        for connection in connections.all(initialized_only=True) if settings.configured else ():
+            _connected(None, connection)
 
 
-def _django_connections() -> Iterable[Any]:
-    """Those of this thread."""
-    from django.conf import settings
-    from django.db import connections
-
-    return connections.all(initialized_only=True) if settings.configured else ()
+def _connected(sender: Any, connection: Any, **_: Any) -> None:
+    known = getattr(_django, "connections", ())
+    if connection not in known:
+        _django.connections = (*known, connection)
 
 
 def _begun(session: Session, *_: Any) -> None:
