@@ -1,4 +1,4 @@
-"""What a claim asks the database for, the slots of drains, and the housekeeping, which claims and drains do."""
+"""What a claim asks the database for, the slots of drains, and the housekeeping, which claims do."""
 
 from __future__ import annotations
 
