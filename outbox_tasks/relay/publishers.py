@@ -12,7 +12,7 @@ from outbox_tasks.settings.destination import Destination
 
 UNSENT = {Result.OUTAGE, Result.BEHIND}
 
-SHARE_OF_A_REFUSAL = 0.25
+SHARE_OF_A_REFUSAL = 0.4
 """The share of `send_timeout` within which a destination must have refused the password. Later, there is no time to
 send once more."""
 

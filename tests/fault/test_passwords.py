@@ -27,8 +27,8 @@ from tests.fault.conftest import drained
 
 __all__ = ["rabbit"]
 
-SECONDS = float(os.environ.get("PASSWORD_SECONDS", "12"))
-CHANGE_SECONDS = min(5.0, SECONDS / 6)
+SECONDS = float(os.environ.get("PASSWORD_SECONDS", "15"))
+CHANGE_SECONDS = 5.0
 USER = "mover"
 
 
