@@ -73,7 +73,6 @@ def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
     after = (act["place"] or {"after": 0})["after"]
     size = batch_size(rate)
     size = size if act["most"] is None else min(size, act["most"] - passed)
-    _check(database, replay.to)
     if ids:
         rows, end = [row for row in _named(run, ids) if row.seq > after], None
     else:

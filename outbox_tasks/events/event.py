@@ -78,7 +78,7 @@ class MsgspecEvent(Event):
         import msgspec
 
         values = msgspec.to_builtins(payload, str_keys=True)
-        return msgspec.to_builtins(msgspec.convert(values, self.model), str_keys=True)
+        return msgspec.to_builtins(msgspec.convert(values, self.model, str_keys=True), str_keys=True)
 
     @staticmethod
     def schemas(events: Sequence[MsgspecEvent], ref_template: str) -> tuple[Mapping[str, Schema], Mapping[str, Schema]]:

@@ -12,10 +12,10 @@ from outbox_tasks.text import shell_line, span
 
 def copied(site: Site) -> Problems:
     """Whether the rows of feeds are copied, and in time."""
-    late = [state for state in site.feeds if state.waiting and state.age > site.settings.stale_after]
     # a restart of a source takes less
     failing = [state for state in site.feeds if (state.failing or 0.0) > 30.0]
-    late = [state for state in late if state not in failing]
+    others = [state for state in site.feeds if state not in failing]
+    late = [state for state in others if state.waiting and state.age > site.settings.stale_after]
     return first_ones((*map(_fails, failing), *map(_late, late)), "feed")
 
 

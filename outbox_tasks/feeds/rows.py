@@ -41,7 +41,7 @@ def copied(row: Row, feed: str, settings: Settings) -> Copy:
             elsewhere = settings.model_copy(update={"routes": {}, "destinations": nowhere})
             at_once = replace(message, to=None, deliver_at=None, delay=None)
             return Copy(row.number, row.id, _written(at_once, latest, elsewhere), str(error), "no_route")
-    except (MessageRefused, ValueError, TypeError, RecursionError, OverflowError) as error:
+    except (MessageRefused, ValueError, TypeError, RecursionError) as error:
         return unreadable(row, feed, str(error))
 
 

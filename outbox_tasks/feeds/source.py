@@ -72,9 +72,8 @@ class Source(ABC):
     def delete(self, rows: Sequence[tuple[int, str]]) -> None:
         """Delete rows by number and id: a source that was restored may have given a number again. A row that is gone
         already is no error."""
-        if rows:
-            with self._connection() as connection:
-                self._delete(connection, rows)
+        with self._connection() as connection:
+            self._delete(connection, rows)
 
     def undeletable(self, row: Row) -> SourceTrouble:
         """The trouble with a row that is still there after `delete`."""

@@ -56,7 +56,7 @@ class _Code:
     def __init__(self, settings: Settings, apps: Sequence[Celery]) -> None:
         self._settings = settings
         self._tasks: dict[str, Any] = {}
-        for app in reversed(apps):
+        for app in apps:
             app.loader.import_default_modules()
             self._tasks |= app.tasks
         # A million tasks have few kinds of calls.

@@ -263,6 +263,7 @@ class TestRepetition:
             (3, "part-0.parquet"),
             (5, "part-1.parquet"),
         ]
+        assert all((directory(place, archived) / part["file"]).exists() for part in manifest(place, archived))
 
 
 class TestKilled:
@@ -304,9 +305,10 @@ class TestCommand:
 
     def test_says_why_it_writes_nothing(self, archived: Archived, run: Command, place: Path, exporter: Store) -> None:
         archived.fill(archived.today)
-        done = run("--day", str(archived.today), "--to", f"file://{place}")
-        assert (done.exit_code, list(place.iterdir())) == (1, [])
-        assert "rows may still be added to it" in done.stderr
+        for day in (archived.today, "2999-01-01"):
+            done = run("--day", str(day), "--to", f"file://{place}")
+            assert (done.exit_code, list(place.iterdir())) == (1, [])
+            assert "rows may still be added to it" in done.stderr
         done = run("--day", "2001-02-03", "--to", f"file://{place}")
         assert (done.exit_code, done.stdout) == (0, "There are no rows of 2001-02-03.\n")
         assert run().exit_code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -95,10 +96,12 @@ class TestACopy:
         event = uuid4()
         archived.fill(archived.ago(1), id=event)
         archived.fill(archived.ago(1), headers={"eventid": str(event)}, id=sibling(event, "orders"))
-        assert replay(store, Replay(SENT, to="copies")).count == 1  # both are the same event
-        [copy] = rows.hot()
-        assert (copy.destination, copy.id) == ("copies", sibling(event, "copies"))
-        assert copy.headers["eventid"] == str(event)
+        for ids in ((), (event,), (sibling(event, "orders"),)):
+            assert replay(store, Replay(SENT, ids=ids, to="copies")).count == 1  # both are the same event
+            [copy] = rows.hot()
+            assert (copy.destination, copy.id) == ("copies", sibling(event, "copies"))
+            assert copy.headers["eventid"] == str(event)
+            rows.clear_work()
 
     def test_can_have_a_new_id(self, store: Store, rows: Rows, archived: Archived) -> None:
         event = uuid4()
@@ -117,15 +120,15 @@ class TestACopy:
         replay(store, Replay(SENT, new_ids=True))
         assert [copy.headers["replayed-id"] for copy in rows.hot()] == [first]
 
-    @pytest.mark.parametrize("new_ids", [False, True])
+    @pytest.mark.parametrize(("new_ids", "root"), [(False, None), (True, None), (True, "of a chain")])
     def test_of_a_stored_task_tells_the_worker(
-        self, settings: MakeSettings, new_store: MakeStore, rows: Rows, engine: Engine, new_ids: bool
+        self, settings: MakeSettings, new_store: MakeStore, rows: Rows, engine: Engine, new_ids: bool, root: Any
     ) -> None:
         store = new_store(destinations={"tasks": {"url": "celery://"}, "orders": {"url": "a://b"}})
         app = Celery("shop", set_as_current=False)
         with Session(engine) as session, session.begin():
             result = Outbox(store.settings, celery=app).apply_async(
-                session, "shop.mail", (42,), headers={"tenant": "t"}
+                session, "shop.mail", (42,), headers={"tenant": "t"}, root_id=root
             )
         [stored] = rows.hot()
         rows.settle(str(stored.id))
@@ -134,8 +137,9 @@ class TestACopy:
         task, former = (TaskMessage.loads(row.headers[ENVELOPE]) for row in (copy, stored))
         assert (task.headers["replayed-id"], task.headers["tenant"]) == (str(stored.id), "t")
         assert (copy.payload, task.routing_key) == (stored.payload, former.routing_key)
-        own = (task.headers["id"], task.headers["root_id"], task.properties["correlation_id"], copy.aggregate_id)
+        own = (task.headers["id"], task.properties["correlation_id"], copy.aggregate_id)
         assert {*own} == {str(copy.id) if new_ids else result.id}
+        assert task.headers["root_id"] == (root or own[0])
         with pytest.raises(ActRefused, match="stored tasks, and 'orders' is no celery://"):
             Replay(SENT, to="orders").planned(store)
 
@@ -210,9 +214,10 @@ class TestStopped:
         assert (act.count, act.facts["place"]["passed"], len(rows.hot())) == (25, 25, 5)
 
     def test_by_a_signal_it_says_what_it_has_done(self, rows: Rows, command: Command, archived: Archived) -> None:
-        archived.fill(archived.ago(1), 300)
-        argv = [sys.executable, "-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "50"]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        archived.fill(day := archived.ago(1), 300)
+        argv = [sys.executable, "-m", "outbox_tasks", "replay", "--until", f"{day}T13:00", "--yes", "--rate", "50"]
+        env = {**os.environ, "TZ": "Asia/Tokyo"}  # a time without a zone is in UTC all the same
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             eventually(rows.hot)
             process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=60)

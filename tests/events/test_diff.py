@@ -99,6 +99,7 @@ def test_of_fields() -> None:
     assert found(HasValue, MayHaveValue) == {("value", "became optional", "breaks")}
     closed = create_model("Order", a=(int, ...), __config__=ConfigDict(extra="forbid"))
     assert found(one, closed) == {("", "closed to other fields", "breaks")}
+    assert found(closed, closed) == set()
     assert found(closed, one) == {("", "open to other fields", "risky")}
 
 

@@ -108,7 +108,7 @@ def test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody(
     bad = ["no json", "[]", "{}", '{"event_type": "a", "text": 1}', '{"event_type": "a", "data": "%"}',
            '{"event_type": "a", "text": "", "delay": -1}', '{"event_type": "a", "text": "", "headers": {"a": 1}}',
            '{"event_type": "a", "text": "", "deliver_at": "soon"}', "nul \0", '{"event_type": "", "text": ""}',
-           '{"event_type": "a", "text": "", "deliver_at": "2030-01-01T00:00:00"}']  # fmt: skip
+           '{"event_type": "a", "text": "", "deliver_at": "2030-01-01T00:00:00"}', 100_000 * "["]  # fmt: skip
     for message in bad:
         app.insert(str(uuid4()), None, message)
     app.insert("x" * 36, None, '{"event_type": "a", "text": ""}')
@@ -129,13 +129,13 @@ def test_a_row_without_a_route_can_be_sent_once_there_is_one(
     stream = settings().destinations["orders"].url
     store = Store.connect(settings(database_schema=box.schema, destinations={"orders": stream, "audit": stream}))
     [lost] = app.write(1, "a key", event_type="order.lost", text='{"id": 1}', headers={"a": "b"}, delay=60)
-    app.write(1, event_type="order.gone", delay=60)
+    app.write(1, event_type="order.gone", delay=60, destination="gone")
     app.write(1, destination="orders")
     assert run(feeds, app.source, store) == Bridged(copied=3, dead=2)
     box.check_books()
     assert box.rows("SELECT destination, key FROM outbox_dead ORDER BY seq") == [
         ("feed.shop", "a key"), ("feed.shop", None)]  # fmt: skip
-    assert box.rows("SELECT DISTINCT code, error LIKE '%Add a route%' FROM outbox_trouble") == [("no_route", True)]
+    assert box.rows("SELECT DISTINCT code, error LIKE '%. Add %' FROM outbox_trouble") == [("no_route", True)]
     env = {
         "OUTBOX_DATABASE_URL": str(store.settings.database_url),
         "OUTBOX_DATABASE_SCHEMA": box.schema,
@@ -286,16 +286,20 @@ def test_a_source_that_fails_is_left_alone_for_a_while(box: Box, feeds: Feeds, a
     assert "gone" in str(done.error)
     [state] = feeds.states()
     assert (state.failures, state.error, state.holder) == (1, done.error, None)
+    assert (state.not_before or 0) <= 1
     assert run(feeds, app.source, storage) == Bridged(taken=False)
     assert feeds.wanted(["shop", "other"]) == ["other"]
-    box.connection.execute(b"UPDATE outbox_feeds SET failed_at = now() - interval '1 hour'")
+    box.connection.execute(b"UPDATE outbox_feeds SET failures = 40, failed_at = now() - interval '1 hour'")
+    box.connection.execute(b"UPDATE outbox_feeds SET looked_at = failed_at")
     wait_over(box)
     run(feeds, Failing(app.source, 1, SourceTrouble(name="shop", url="", reason="gone"), after=False), storage)
-    assert 3600 <= (feeds.states()[0].failing or 0) < 3700
+    [state] = feeds.states()
+    assert all(3600 <= (age or 0) < 3700 for age in (state.failing, state.looked))
+    assert 20 < (state.not_before or 0) <= 30
     wait_over(box)
     assert run(feeds, app.source, storage) == Bridged()
     [state] = feeds.states()
-    assert (state.failures, state.error, state.waiting) == (0, None, 0)
+    assert (state.failures, state.error, state.failing, state.waiting, state.age) == (0, None, None, 0, 0)
     assert app.left() == 0
     assert len(ids(box)) == 1
 
@@ -305,6 +309,10 @@ def test_a_stalled_bridge_copies_nothing(box: Box, feeds: Feeds, app: App, stora
     stalled = str(uuid4())
     assert feeds.take("shop", stalled) == []
     assert feeds.take("shop", str(uuid4())) is None
+    wait_over(box)
+    assert feeds.copy("shop", stalled, []) == set()  # its lease begins anew
+    assert feeds.take("shop", str(uuid4())) is None
+    assert feeds.wanted(["shop"]) == []
     looked = app.source.look(10)
     wait_over(box)
     assert run(feeds, app.source, storage).copied == 2
@@ -324,10 +332,12 @@ def test_a_source_restored_to_an_earlier_state_brings_nothing_twice(
     backup = shutil.copy(app.path, tmp_path / "backup.db")
     lost = app.write(2)
     assert run(feeds, app.source, storage).copied == 5
+    clone = open_source("clone", f"sqlite:///{shutil.copy(backup, tmp_path / 'clone.db')}")
+    assert run(feeds, clone, storage).copied == 3  # another feed, with the same numbers and ids
     restored = App(Path(backup))
     second = restored.write(4)
     assert run(feeds, restored.source, storage).copied == 4
-    assert ids(box) == first + lost + second
+    assert ids(box) == first + lost + first + second
     assert restored.left() == 0
     restored.close()
 
@@ -378,6 +388,7 @@ def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
     assert [(state.name, state.copied, state.failures) for state in Feeds(store).states()] == [
         ("gone", 0, 1), ("other", 3, 0), ("shop", 2, 0)]  # fmt: skip
     listed = FeedList(store)
+    read: list[Source] = []
     for moved, count in ((other.url, 0), (app.url, 1)):
         box.connection.execute("UPDATE tenants SET url = %s", [moved])
         app.write(count)
@@ -385,7 +396,12 @@ def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
         source = listed.source("other")
         assert source is not None
         assert len(source.look(9)) == count
+        read.append(source)
+    box.connection.execute("ALTER TABLE tenants RENAME url TO gone")
+    listed._read_at = float("-inf")
+    assert listed.source("other") is read[1]  # what was found counts while the query fails
     listed.close()
+    assert [source._open for source in read] == [None, None]
     store.close()
     other.close()
 
@@ -410,6 +426,7 @@ def test_the_commands_make_copy_and_show_a_feed(box: Box, settings: MakeSettings
     app.write(3)
     code, output = ran("run")
     assert (code, "new: copied 3, 0 dead" in output) == (1, True), output
+    assert ran("run nobody") == (1, "nobody: there is no feed 'nobody' in the settings\n")
     code, output = ran("status --json")
     assert [(one["name"], one["copied"], one["failures"]) for one in json.loads(output)] == [
         ("gone", 0, 1), ("new", 3, 0)]  # fmt: skip

@@ -109,6 +109,9 @@ class TestTrouble:
         with pytest.raises(SourceTrouble):
             source.look(1)
         assert source.look(1) == []
+        with suppress(KeyboardInterrupt), source._connection():
+            raise KeyboardInterrupt
+        assert source._open is None
 
     def test_a_user_without_the_right_to_delete_is_told_so_and_with_it_needs_no_other(self, overlapping: Place) -> None:
         overlapping.write(writer := overlapping.connect(), "a")
@@ -144,6 +147,8 @@ class TestMySQL:
         self, place: Place, source: Source, change: str, back: str, why: str
     ) -> None:
         admin = place.connect()
+        source.look(1)
+        source.close()  # each connection is checked
         run(admin, change)
         try:
             with pytest.raises(SourceTrouble, match=why):

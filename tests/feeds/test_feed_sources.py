@@ -31,6 +31,7 @@ class TestLook:
         source.look(10)
         writer = place.connect(wait=1)
         place.write(writer, "k")
+        assert source.lag() == (0, 0.0)
         assert source.look(10) == []
         writer.rollback()
         assert source.look(10) == []
@@ -60,7 +61,7 @@ class TestLook:
     def test_a_row_waits_for_an_earlier_open_one_of_its_key_and_for_no_other(
         self, overlapping: Place, source: Source
     ) -> None:
-        first, second = overlapping.connect(), overlapping.connect()
+        first, second, third = (overlapping.connect() for _ in range(3))
         early = overlapping.write(second, "a")
         second.commit()
         open_ = overlapping.write(first, "a")
@@ -68,7 +69,9 @@ class TestLook:
         overlapping.write(first, "b")
         behind_a, behind_b, other, free = (overlapping.write(second, key) for key in ("a", "b", "c", None))
         second.commit()
+        overlapping.write(third, "a")
         assert ids(source) == [early, other, free]
+        third.rollback()
         run(first, "ROLLBACK TO SAVEPOINT s")
         assert ids(source) == [early, behind_b, other, free]
         first.commit()

@@ -48,7 +48,7 @@ def store(new_store: MakeStore, fed: Settings) -> Store:
     feeds.take("shop", token := str(uuid4()))
     feeds.end("shop", token, lag=(2, 7.0))
     feeds.take("gone", token)
-    feeds.end("gone", token, error=WHY)
+    feeds.end("gone", token, error=WHY, lag=(3, 9000.0))
     table = qualified(fed.database_schema, "outbox_feeds")
     store.query(f"UPDATE {table} SET failed_at = failed_at - interval '1 hour'")
     return store
@@ -67,7 +67,7 @@ def test_the_status_shows_feeds_those_in_trouble_first(run: Callable[..., str]) 
     assert "outbox.feed: none was ever seen." in problems
     seen = json.loads(run("status", "--json"))
     assert [(one["name"], one["waiting"], one["error"]) for one in seen["feeds"]] == [
-        ("gone", 0, WHY),
+        ("gone", 3, WHY),
         ("shop", 2, None),
     ]
     assert "outbox.feed" in seen["queues"]
@@ -82,7 +82,7 @@ def test_the_page_shows_feeds_and_what_their_sources_say_is_text(store: Store, f
 
 
 def test_the_doctor_names_a_source_that_fails_and_a_wrong_query_for_feeds(store: Store, fed: Settings) -> None:
-    seen = found(fed, "feed_list", "feed_fails")
+    seen = found(fed, "feed_list", "feed_fails", "feed_late")
     assert seen.keys() == {"feed_fails"}
     assert WHY in seen["feed_fails"].fact
     for wrong in ("SELECT nothing", "SELECT 1", "no query", "SELECT * FROM pg_authid"):

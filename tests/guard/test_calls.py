@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, group
-from sqlalchemy import create_engine, insert, select, text
+from sqlalchemy import create_engine, delete, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
@@ -65,7 +65,9 @@ CHANGES = {
     "text": lambda session: session.execute(text("INSERT INTO orders (id, paid) VALUES (1, false)")),
     "attribute": lambda session: setattr(session.get(Order, 7), "paid", True),
     "delete": lambda session: session.delete(session.get(Order, 7)),
+    "delete statement": lambda session: session.execute(delete(Order)),
     "savepoint": lambda session: (session.begin_nested(), session.add(Order(id=1)), session.flush()),
+    "savepoint that is released": lambda session: (s := session.begin_nested(), session.add(Order(id=1)), s.commit()),
 }
 
 CALLS = {

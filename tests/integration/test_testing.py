@@ -115,7 +115,7 @@ class TestPublished:
         assert find(id=pytest.approx(42.0, abs=0.1)).id == id
         unlike: list[dict[str, Any]] = [
             {"id": 43}, {"lines": []}, {"key": "other"}, {"to": "audit"}, {"headers": {"tenant": "t2"}},
-            {"id": 42, "key": None}, {"payload": [42]},
+            {"id": 42, "key": None}, {"payload": [42]}, {"id": pytest.approx(7)},
         ]  # fmt: skip
         for facts in unlike:
             outbox.assert_not_published("order.created", **facts)

@@ -12,7 +12,7 @@ FAULTS = [
     Fault(OPEN, "session.info.pop(WRITTEN, None)", "pass", WHEN_CALLED, "A session counts as changed for ever."),
     Fault(OPEN, "or session.deleted or session.dirty", "or session.deleted", WHEN_CALLED,
         "A changed field counts as none."),
-    Fault(OPEN, 'connection in _django_connections() if "django" in sys.modules else ():', "connection in ():",
+    Fault(OPEN, 'connection in getattr(_django, "connections", ()):', "connection in ():",
         WHEN_CALLED, "Django's blocks are not seen."),
     Fault(OPEN, "_sessions.set((*map(ref, known), ref(session)))", "_sessions.set((ref(session),))", WHEN_CALLED,
         "A second session hides the changes of the first."),

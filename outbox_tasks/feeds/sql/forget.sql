@@ -8,6 +8,5 @@ WITH old AS (
 ), removed AS (
   DELETE FROM :schema.outbox_feeds f
   WHERE greatest(f.looked_at, f.not_before, f.locked_until) < clock_timestamp() - :age::float * interval '1 second'
-    AND NOT EXISTS (SELECT FROM :schema.outbox_copied c WHERE c.feed = f.name AND NOT c.deleted)
 )
 SELECT count(*) FROM gone
