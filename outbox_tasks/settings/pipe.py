@@ -99,7 +99,7 @@ class PipeSettings(BaseModel):
     @property
     def unhurried(self) -> float:
         """Seconds for a statement that did not end in time before: most of what a send may take."""
-        return max(self.statement_timeout, self.soft_time_limit * 2 / 3)
+        return self.soft_time_limit * 2 / 3
 
     @property
     def native_retry_max(self) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from outbox_tasks.destinations.aws.publishers import REQUESTS_AT_ONCE
 from outbox_tasks.model import Result
 from tests.contract.conftest import Running
 from tests.contract.counterparts.aws import ACCOUNT, REGION, SnsFifo, SqsFifo, values
@@ -184,9 +185,11 @@ def test_an_outage_is_met_once_and_a_signature_is_not_quoted() -> None:
         return refusal(403, "SignatureDoesNotMatch", "The canonical string: x-amz-security-token:hunter2")
 
     with service(refuse) as url, closing(loaded(url.format("orders.fifo"))) as publisher:
-        outcomes = publisher.publish([message(n) for n in range(10)])
-    assert {(o.code, o.error) for o in outcomes} == {("unauthorized", "SignatureDoesNotMatch")}
-    assert len(asked) == 1
+        for payload, most in (b"1", 1), (b"1" * 600_000, REQUESTS_AT_ONCE):
+            asked.clear()
+            outcomes = publisher.publish([message(n, payload=payload) for n in range(most + 9)])
+            assert {(o.code, o.error) for o in outcomes} == {("unauthorized", "SignatureDoesNotMatch")}
+            assert 1 <= len(asked) <= most
 
 
 def test_an_answer_that_drips_is_not_waited_for_nor_does_it_stop_the_next_messages() -> None:

@@ -37,6 +37,7 @@ from tests.contract.messages import (
     whole,
     within,
 )
+from tests.contract.test_every_publisher import Ended, struck
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"
@@ -194,6 +195,13 @@ class TestBadBehaviour:
             assert brief(outcomes) == [(Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.BEHIND, None)]
             assert publisher.publish([message(3)]) == [SENT]
 
+    def test_after_a_time_limit_nothing_more_is_sent(self, target: Counterpart) -> None:
+        with opened(target, "&outbox_concurrency=1", send_timeout=20) as publisher:
+            with struck(0.5, Ended):
+                publisher.publish([answered(1, after=1), message(2)])
+            assert publisher.publish([message(3)]) == [SENT]
+        assert 2 not in numbers(target)
+
     def test_a_server_that_speaks_no_http(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
 
@@ -293,8 +301,8 @@ class TestAddresses:
         self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A name server that gives another address at the second question (DNS rebinding) is not asked twice."""
-        monkeypatch.setattr(network, "is_public", lambda address: address == "127.0.0.1")
-        answers = iter([["169.254.169.254", "127.0.0.1"]])
+        monkeypatch.setattr(network, "is_public", lambda address: address.startswith("127"))
+        answers = iter([["169.254.169.254", "127.0.0.2", "127.0.0.1"]])  # nobody listens at the second one
         names["shop.example"] = lambda: next(answers)  # a second question is an error
         url = f"http://shop.example:{target.port}/hooks/{target.place}"
         with closing(loaded(url)) as publisher:

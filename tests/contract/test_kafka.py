@@ -60,13 +60,15 @@ class TestWhatIsWritten:
 class TestRefused:
     def test_a_batch_says_nothing_of_the_messages_in_it(self, target: Counterpart) -> None:
         """A topic may take less than the producer puts together. Alone each is judged."""
-        with closing(loaded(f"{target.url(target.place)}?librdkafka.linger.ms=200")) as publisher:
+        publisher: Any = loaded(f"{target.url(target.place)}?librdkafka.linger.ms=200")
+        with closing(publisher):
             target.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
             outcomes = publisher.publish([message(n, key="k") for n in range(10)])
             assert {outcome.code for outcome in outcomes} == {"failed_together"}
             target.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
             [dead] = publisher.publish([message(10)])
             assert (dead.result, dead.code) == (Result.DEAD, "too_large")
+            assert publisher._session.made is None, "the producer may still hold it"
             assert publisher.publish([message(11)]) == [SENT]
         assert 11 in numbers(target)
 

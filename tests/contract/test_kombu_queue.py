@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import rabbitmq
 from tests.contract.counterparts.valkey import RedisQueue
-from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, settled, whole
+from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, settled, whole, within
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +67,7 @@ class TestRabbit:
         """The broker closes the channel over it, and takes what came before it all the same: what arrives twice was not
         sent twice at once, but says why."""
         messages = [message(n, headers={"CC": "no list"} if n in (3, 6) else {}) for n in range(10)]
-        with closing(loaded(rabbit.new_place())) as publisher:
+        with within(20), closing(loaded(rabbit.new_place(), send_timeout=60)) as publisher:
             outcomes = settled(publisher, *messages)
             assert {n: (o.result, o.code) for n, o in enumerate(outcomes) if o != SENT} == dict.fromkeys(
                 (3, 6), (Result.DEAD, "refused")
@@ -110,6 +111,20 @@ class TestRabbit:
             assert publisher.publish([message(0)]) == [SENT]
             outcomes = publisher.publish([message(1), message(2)])
         assert {(o.result, o.code) for o in outcomes} == {(Result.RETRY, "nacked")}
+
+    def test_one_that_is_short_of_memory_says_so_until_it_is_no_longer(self, rabbit: rabbitmq.Counterpart) -> None:
+        alarm = "{resource_limit, memory, node()}"
+        publisher: Any = loaded(rabbit.new_place(), send_timeout=20)
+        with closing(publisher):
+            ends = threading.Timer(0.5, rabbit.evaluate, [f"rabbit_alarm:clear_alarm({alarm})"])
+            rabbit.evaluate(f"rabbit_alarm:set_alarm({{{alarm}, []}})")
+            try:
+                with closing(loaded(rabbit.url(rabbit.place), send_timeout=1)) as hasty:
+                    assert brief(hasty.publish([message(0)])) == [(Result.OUTAGE, "blocked")]
+            finally:
+                ends.start()
+            assert publisher.publish([message(1)]) == [SENT]
+            assert not publisher._sender.get()._link.blocked
 
     def test_declares_what_the_url_names_when_told_to(self, rabbit: rabbitmq.Counterpart, name: str) -> None:
         with closing(loaded(f"{rabbit.broker}?queue={name}&declare=true")) as publisher:

@@ -109,16 +109,6 @@ def test_the_extra_that_brings_each_client() -> None:
         assert re.search(rf"NotInstalled.*{re.escape(client)}.*outbox-tasks\[{extra}\]", error), error
 
 
-def test_a_publisher_of_another_package_is_found(distribution: Callable[[str], None]) -> None:
-    distribution(
-        "class Pigeon:\n"
-        "    def __init__(self, destination, settings):\n"
-        "        self.seen = (destination.name, destination.url, settings.source)\n"
-    )
-    publisher: Any = load(*configured("pigeon://coop", source="/loft"))
-    assert publisher.seen == ("orders", "pigeon://coop", "/loft")
-
-
 @pytest.mark.parametrize(
     ("code", "size"),
     [("class Pigeon: ...", 100), ("class Pigeon:\n    batch_size = 3", 3), ("import no_such_client", 100)],

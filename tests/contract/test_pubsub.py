@@ -111,6 +111,15 @@ class TestTheStatusOfARequest:
         assert sorted(call["messages"] for call in target.calls()) == [1, 1, 2, 2, 4, 4, 8, 8, 16]
         assert sorted(numbers(target)) == [*range(7), *range(8, 16)]
 
+    def test_that_the_connection_was_lost_is_not_forgotten_over_a_later_one(self, target: Counterpart) -> None:
+        publisher: Any = loaded(target.url(target.place))
+        with closing(publisher):
+            lost, late = publisher.publish(
+                [message(0, key="a", event_type="abort.UNAVAILABLE"), message(1, key="b", event_type="slow")]
+            )
+            assert (lost.code, late) == ("connection", SENT)
+            assert publisher._channel.made is None
+
     def test_an_answer_without_ids_is_no_success(self, target: Counterpart) -> None:
         assert outcomes(target, "a", "miscounted") == [(Result.RETRY, "unconfirmed")] * 2
 

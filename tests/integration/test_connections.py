@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -90,9 +91,11 @@ def test_after_an_error_nothing_is_left_open_and_nothing_is_written(
         raise error
     driver = of_pool(store)
     assert driver.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    with store.rolled_back(1.0):
-        of_pool(store).execute("SELECT 1")
-    assert store.query(f"SELECT FROM {schema}.outbox_audit") == []
+    beat = [{"name": "me", "kind": "worker", "ago": 0, "facts": {}}]
+    with store.rolled_back(1.0) as run:
+        assert run("report/beat.sql", seen=json.dumps(beat), late=1.0)
+    for table in ("audit", "heartbeats"):
+        assert store.query(f"SELECT FROM {schema}.outbox_{table}") == []
 
 
 def test_after_an_interruption_the_connection_is_another_one(store: Store) -> None:

@@ -165,6 +165,7 @@ PLACES = [
     ("amqps://h/my%2Fshop", "amqp://h/my/shop", True), ("sentinel://h/1", "sentinel://h:26379/1", True),
     ("redis+socket:///run/a?virtual_host=0", "redis+socket://:secret@/run/a", True),
     ("redis+socket:///run/a?virtual_host=1", "redis+socket:///run/a", False),
+    ("redis://[::1]", "redis://[::1]:6379/0", True),
 ]  # fmt: skip
 
 

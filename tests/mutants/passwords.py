@@ -24,8 +24,6 @@ FAULTS = [
         "After a refusal the old answer is given again."),
     Fault(PASSWORD, "if not (password := text.strip()):", "if not (password := text):", UNIT,
         "The end of the line is a part of the password."),
-    Fault(ENGINE, "if error.pgconn is None or not error.pgconn.used_password:", "if error.pgconn is None:", HERE,
-        "A server that is away is asked twice each time."),
     Fault(ENGINE, "        if error.pgconn is None or not error.pgconn.used_password:  # it was not refused for its "
         "password\n            raise\n", "        raise\n", HERE,
         "A password that PostgreSQL refuses is an outage at once."),
@@ -37,8 +35,6 @@ FAULTS = [
     Fault(LOGIN, "if \";\" in url:", "if \";\" in url and not url:", UNIT,
         "After a failover kombu has no password for RabbitMQ."),
     Fault(SHARED, "        password.forget()\n", "", SITES, "A webhook's old token is sent again."),
-    Fault(SHARED, "not soon or not _is_refused(outcomes)", "not soon or not _is_refused(outcomes) or True", SITES,
-        "A destination that refuses a password is out of reach at once."),
     Fault("outbox_tasks/destinations/http/publisher.py", "self._hidden = [token, *self._options.hidden]",
         "self._hidden = self._options.hidden", SITES, "An endpoint's answer shows the token."),
     Fault("outbox_tasks/destinations/kafka/publisher.py",

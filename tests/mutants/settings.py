@@ -2,7 +2,7 @@
 
 from tests.mutants import Fault
 
-SETTINGS = "tests/unit/test_settings.py"
+SETTINGS, SHOWN, TEXT = "tests/unit/test_settings.py", "tests/unit/test_shown.py", "outbox_tasks/text.py"
 INIT, PIPE, SOURCES, PLACE = (
     f"outbox_tasks/settings/{name}.py" for name in ("__init__", "pipe", "sources", "destination")
 )
@@ -39,8 +39,6 @@ FAULTS = [
         "A named file that is missing is ignored."),
     Fault(PLACE, "    url: Url = Field(repr=False)\n    \"\"\"Where; its", "    url: Url\n    \"\"\"Where; its",
         SETTINGS, "The repr of a destination shows the password in its URL."),
-    Fault("outbox_tasks/settings/web.py", "max_length=1000, repr=False)", "max_length=1000)", SETTINGS,
-        "The repr of somebody who may sign in shows the password."),
     Fault("outbox_tasks/errors.py", "return without_secrets(str(fact)) if", "return str(fact) if",
         "tests/unit/test_shown.py", "An error quotes a password."),
     Fault("outbox_tasks/errors.py", "        return _rebuild, (type(self), self.facts)",
@@ -48,11 +46,23 @@ FAULTS = [
         "An error that a worker returns can't be read."),
     Fault("outbox_tasks/per_process.py", "                    self._abandon(value)", "                    pass",
         "tests/unit/test_per_process.py", "A child keeps the connections of its parent."),
-    Fault("outbox_tasks/per_process.py", "        this_pid = os.getpid()", "        this_pid = 1",
-        "tests/unit/test_per_process.py", "A child uses the connection of its parent."),
     Fault("outbox_tasks/per_process.py",
         "        with slot.lock:\n            if not slot.values:\n"
         "                slot.values.append(self._make())\n            return slot.values[0]",
         "        slot.values.append(self._make())\n        return slot.values[0]", "tests/unit/test_per_process.py",
         "Two threads make two values, and one is lost."),
+    Fault(PIPE, "min(40.0, self.queue_lease * 2 / 3)", "max(40.0, self.queue_lease * 2 / 3)", SETTINGS,
+        "After a crash a message waits as long as the longest lease of a queue."),
+    Fault(PIPE, " - self.send_timeout_of(destination) - 2 * self.statement_timeout",
+        " - self.send_timeout_of(destination)", SETTINGS, "The last send of a batch leaves no time to settle it."),
+    Fault(SOURCES, 'not hidden.isdisjoint(problem["loc"])', 'problem["loc"][-1] in hidden',
+        "tests/unit/test_passwords.py", "A wrong part of a password's table is shown: it may be the password."),
+    Fault(INIT, 'each.model_copy(update={"singles": None})', "each", SETTINGS,
+        "A destination's own dial wins over a drain by hand."),
+    Fault(TEXT, "sorted(secrets, key=len, reverse=True)", "sorted(secrets, key=len)", SHOWN,
+        "The rest of a long secret is shown if a short one is a part of it."),
+    Fault(TEXT, '(login, last, *(other.rpartition("@")[0] for other in others))', "(login, last)", SHOWN,
+        "Of several hosts only the last one's password is hidden."),
+    Fault(TEXT, 'if "://" in unquote(value):', 'if "://" in value:', SHOWN,
+        "The password of an encoded broker URL is shown."),
 ]  # fmt: skip

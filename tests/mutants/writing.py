@@ -98,4 +98,6 @@ FAULTS = [
         "A row from anybody compresses or serialises its body again."),
     Fault(BLOCKS, "        _block.set(current())  #", "        pass  #",
         "tests/integration/test_capture.py::TestContexts", "A context keeps the session of a block that has ended."),
+    Fault("outbox_tasks/wire/tracing.py", "if len(sends.spans) != 1 or", "if", TRACING,
+        "What a client traces of a batch belongs to its first message."),
 ]  # fmt: skip

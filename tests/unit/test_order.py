@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbox_tasks.destinations import Publisher
+from outbox_tasks.destinations import Publisher, outcomes_of
 from outbox_tasks.errors import NotInstalled
 from outbox_tasks.model import LeasedMessage, Outcome, Result, Step
 from outbox_tasks.relay.send import send, send_in_order
@@ -104,6 +104,12 @@ def test_an_unknown_exception_is_a_retry_and_says_whether_it_struck_one_or_sever
 
     outcomes = send_in_order(settings(), {"orders": Raising()}, "orders", [message(n) for n in range(count)])
     assert [(o.result, o.code, o.error) for o in outcomes] == [(Result.RETRY, code, repr(error))] * count
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_wrong_number_of_outcomes_says_nothing_of_any_message(count: int) -> None:
+    outcomes = outcomes_of(lambda _: [Outcome.sent()] * count, "orders", [message(0), message(1)])
+    assert [(o.result, o.code) for o in outcomes] == [(Result.RETRY, "failed_together")] * 2
 
 
 def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:

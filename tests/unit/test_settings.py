@@ -46,7 +46,7 @@ class TestLimits:
         )
         longest = max(send, own) + 2 * statement
         assert longest < made.soft_time_limit < made.hard_time_limit < made.send_lease
-        assert made.sending_time_of("own") > 0
+        assert 0 < made.sending_time_of("own") <= made.soft_time_limit - own - 2 * statement
         assert 2 * (1.25 * made.native_retry_max + queue) <= made.visibility_timeout
 
 
@@ -182,6 +182,7 @@ class TestDestinationsAndRoutes:
         urls = {"a": {"url": "a://b", "singles": "all"}, "b": {"url": "a://b"}, "c": {"url": "a://b", "singles": 0}}
         made = Settings(destinations=urls, singles=9)
         assert [made.singles_of(name) for name in urls] == ["all", 9, 0]
+        assert {made.with_singles(1).singles_of(name) for name in urls} == {1}
         made = Settings(destinations={"a": {"url": "a://b", "singles": "all", "concurrency": 3}})
         assert made.singles_of("a") == 0  # drains only
 
@@ -237,8 +238,10 @@ def test_two_feeds_with_one_source_are_refused() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_without_a_statement_timeout_a_send_still_has_time_for_its_statements() -> None:
+def test_a_send_has_time_for_its_statements_and_its_lease_holds_a_message_not_too_long_after_a_crash() -> None:
     assert Settings(send_timeout=10, statement_timeout=0).longest_send == 16
+    short = {"send_timeout": 1, "statement_timeout": 0.5}
+    assert [Settings(**short, queue_lease=seconds).send_lease for seconds in (30, 600)] == [20, 40]
 
 
 def test_an_option_of_the_database_s_url_is_one_of_postgresql() -> None:

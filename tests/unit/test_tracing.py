@@ -81,6 +81,10 @@ class TestWithTracing:
             sends.outcomes = [Outcome.sent()]
         [outer], [inner] = named(spans, "publish orders"), named(spans, "POST")
         assert inner.parent == outer.get_span_context()
+        with tracing.sending("orders", "http", [message(), message()]) as sends:
+            provider.get_tracer("client").start_span("of both").end()
+            sends.outcomes = [Outcome.sent()] * 2
+        assert named(spans, "of both")[0].parent is None
 
     def test_a_message_without_a_writers_trace_begins_its_own(self, spans: InMemorySpanExporter) -> None:
         [got] = sent(message(headers={"tenant": "t1", "tracestate": "of=nobody"}))
