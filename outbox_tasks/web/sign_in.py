@@ -112,7 +112,7 @@ def _counters(name: str, request: Request) -> dict[bytes, int]:
 def _network(address: str) -> str:
     """A client's address; for IPv6 its network, because a client has all addresses of that."""
     try:
-        parsed = ipaddress.ip_address(address.strip().partition("%")[0])
+        parsed = ipaddress.ip_address(address.strip())
     except ValueError:
         return ""
     return str(parsed if parsed.version == 4 else ipaddress.ip_network((parsed, 64), strict=False))

@@ -89,6 +89,8 @@ def test_a_problem_is_told_when_it_appears_has_doubled_and_is_over(database: Dat
     assert told(database) == [("dead_letters", "over")]
     assert told(database) == []
     assert told(database, problem(how_many=1)) == [("dead_letters", "open")]
+    [row] = known(database, 9)
+    assert row.since == row.told_at
     later(QUIET_SECONDS)
     told(database)
     later(KEPT_SECONDS)
@@ -250,7 +252,7 @@ class TestTheWebhook:
         monkeypatch.setattr(alerts, "POST_TIMEOUT_SECONDS", 0.2)
         login = b64encode(b"anna:a long password")
         named = web.url.replace("://", "://anna:a%20long%20password@")
-        for status, answer in ((302, b"no_such_hook"), (401, b"not Basic " + login)):
+        for status, answer in ((302, f"no_such_hook /{web.secret}".encode()), (401, b"not Basic " + login)):
             web.status, web.answer = status, answer
             with pytest.raises(WebhookFailed, match=f"HTTP {status} (no_such_hook|not Basic \\*\\*\\*)") as failure:
                 alerts.post(named, {})

@@ -93,7 +93,7 @@ class TestAnAct:
     def test_changes_these_messages_and_says_how_many_it_missed(
         self, runner: Runner, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(batches, "BATCH_MESSAGES", 2)
+        monkeypatch.setattr(batches, "BATCH_MESSAGES", 1)
         ids = [*bury(rows, 3), *rows.insert(1), str(uuid4())]
         act = ended(runner, begin(runner, ids=[UUID(id) for id in ids], total=5))
         assert (act["count"], act["target"], act["facts"]["named"], act["facts"]["missed"]) == (3, None, 5, 2)
@@ -153,17 +153,6 @@ class TestAnAct:
 
 
 class TestStop:
-    def test_ends_an_act(self, runner: Runner, rows: Rows) -> None:
-        bury(rows, 50)
-        entry = begin(runner, rate=10)
-        eventually(lambda: act_of(runner, entry)["count"])
-        assert runner.stop(entry, "bob")
-        act = act_of(runner, entry)
-        assert (act["wanted"], act["facts"]["stopped"]) == (None, "bob")
-        assert 0 < act["count"] == each_once(rows, entry) < 50
-        assert not runner.stop(entry, "carl")
-        assert (runner.stop(99, "bob"), runner.act(99)) == (False, None)
-
     def test_waits_for_the_batch_that_is_under_way(self, runner: Runner, new_runner: MakeRunner, rows: Rows) -> None:
         bury(rows, 2)
         entry = begin(runner, wake=False)
@@ -228,10 +217,15 @@ class TestTrouble:
         monkeypatch.setattr(background, "LOOK_SECONDS", 0.05)
         bury(rows, 3)
         first, second = new_runner(), new_runner()
-        entry = begin(first, wake=False)
-        assert second._batch(set(), background.OVERDUE_SECONDS) == background.LOOK_SECONDS
+        entry = begin(first, wake=False, rate=5)
+        assert second._batch(second._own, background.OVERDUE_SECONDS) == background.LOOK_SECONDS
         assert each_once(rows, entry) == 0
         overdue(rows)
+        assert second._batch(second._own, background.OVERDUE_SECONDS) == 0.0
+        assert second._own == {entry}, "it does the next ones when they are due"
+        with rows.engine.connect() as connection:
+            late = connection.execute(text(f"SELECT now() - due FROM {rows.tables.acts}")).scalar_one()
+        assert late < timedelta(seconds=60), "it does not catch up for an hour"
         second.start()
         assert ended(second, entry)["count"] == each_once(rows, entry) == 3
 

@@ -156,6 +156,7 @@ class TestActs:
         [act] = acts(rows)
         assert (act.who, act.count, len(act.facts["changed"])) == (getpass.getuser(), 3, 3)
         assert run("redrive", "--all", "--yes").stdout == "There is nothing to redrive.\n"
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Ctrl-C does again what it did before"
 
     def test_refuse_to_act_without_a_filter(self, run: Command) -> None:
         for command in ("redrive", "discard"):
@@ -244,6 +245,7 @@ class TestActs:
                 shown = run(*asked, "--dry-run").stderr
                 assert f"These messages would wait: {remark}" in shown
             assert remark not in run("discard", "--all", "--dry-run").stderr
+        assert run("try", "--destination", "orders", "--yes").stdout == "There is nothing to try.\n", "it is paused"
 
     def test_try_makes_due_what_waits_and_ends_the_pause_of_its_destination(self, run: Command, rows: Rows) -> None:
         waits = {"attempts": 2, "last_error_code": "http_429", "locked_until": seconds_from_now(900)}

@@ -65,8 +65,10 @@ def test_of_many_the_latest_are_shown_and_say_why(store: Store, rows: Rows) -> N
     ids = [str(message["id"]) for message in answer.messages]
     assert (len(ids), answer.more, answer.only) == (module.FOUND_AT_MOST, True, None)
     assert ids[0] == last
-    [few] = rows.insert(key="few", status="dead", dead_at=seconds_from_now(-5), last_error_code="http_422")
-    rows.settle(*rows.insert(key="few"))
+    rows.insert(module.FOUND_AT_MOST + 1, aggregate_type="celery.task", aggregate_id=TASK)
+    assert search(store, TASK).more
+    few, _ = (written(rows, sent=True, key="few") for _ in range(2))
+    rows.insert(id=UUID(few), key="few", status="dead", dead_at=seconds_from_now(-5), last_error_code="http_422")
     first, second = search(store, "few").messages
     assert (str(first["id"]), first["state"], second["state"]) == (few, "dead", "sent")
     assert str(first["waits"]).startswith("It is dead since ")

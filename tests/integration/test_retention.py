@@ -112,13 +112,14 @@ class TestWhatGoes:
                 at = seconds_from_now(-86_400.0 * days)
                 connection.execute(insert(t.tallies).values(minute=at, destination="orders", outcome="sent", count=1))
                 connection.execute(insert(t.audit).values(at=at, who="me", action="pause"))
-                connection.execute(insert(t.heartbeats).values(name=f"w{days}", kind="worker", seen_at=at))
+                for kind in ("worker", "tasks"):
+                    connection.execute(insert(t.heartbeats).values(name=f"{kind}{days}", kind=kind, seen_at=at))
             connection.execute(insert(t.heartbeats).values(name="claim", kind="claim", seen_at=at))
         assert maintain(store).failed == []
         with engine.connect() as connection:
             assert connection.scalar(select(func.count()).select_from(t.tallies)) == 1
             assert connection.scalar(select(func.count()).select_from(t.audit)) == 2
-            assert set(connection.scalars(select(t.heartbeats.c.name))) == {"w0", "claim"}
+            assert set(connection.scalars(select(t.heartbeats.c.name))) == {"worker0", "tasks0", "claim"}
 
 
 class TestNobodyWaits:

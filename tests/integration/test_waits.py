@@ -57,6 +57,8 @@ def test_its_key_is_held_up(store: Store, new_store: MakeStore, rows: Rows) -> N
     rows.change([head], status="pending", dead_at=None, attempts=2, locked_until=AHEAD)
     until = f"{begin}retrying until {moment(rows.one(head).locked_until)}"
     assert waits(store, id) == f"{until}. → to try that one at once: {TRY} {head}"
+    rows.change([head], locked_until=seconds_from_now(-60))
+    assert waits(store, id) == f"{begin}retrying."
 
 
 def test_an_open_transaction_may_still_commit_an_earlier_message_of_its_key(store: Store, rows: Rows) -> None:
@@ -97,6 +99,8 @@ def test_celery_tries_it_again(store: Store, rows: Rows) -> None:
     lease = rows.one(id).locked_until
     assert f"Celery tries it again at {moment(lease - timedelta(seconds=60))}; " in waits(store, id)
     assert waits(store, id).endswith(f"it is claimed again at {moment(lease)}.")
+    [back] = rows.insert(1, lease=uuid4(), attempts=1, locked_until=AHEAD)  # the worker stopped, and gave it back
+    assert f"Celery tries it again at {moment(rows.one(back).locked_until)}; " in waits(store, back)
 
 
 def test_its_task_is_in_a_queue_or_somebody_has_it_in_hand(store: Store, new_store: MakeStore, rows: Rows) -> None:
@@ -107,6 +111,9 @@ def test_its_task_is_in_a_queue_or_somebody_has_it_in_hand(store: Store, new_sto
     end = rows.one(id).locked_until
     since = f"in the queue outbox.publish since {moment(end - timedelta(seconds=60))}"
     assert f"{since}; if no worker begins it by {moment(end)}" in waits(store, id)
+    rows.change([id], locked_until=seconds_from_now(-5))
+    assert f" ended at {moment(rows.one(id).locked_until)}: it is due again now." in waits(store, id)
+    rows.change([id], locked_until=end)
     assert begin(store, single)
     facts = rows.one(id)
     assert waits(store, id).startswith(f"{facts.locked_by} has been sending it since 2")
@@ -142,6 +149,7 @@ def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> 
     at_work(rows)
     assert re.match(r"orders gets at most 5 a second, .*; it is due since .*, and .* in its turn\.", waits(limited, id))
     narrow = new_store(destinations={"orders": {"url": "a://b", "concurrency": 1}})
+    rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=seconds_from_now(-5))
     assert waits(narrow, id).endswith(", and a claim takes it in its turn.")
     rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=AHEAD)
     assert waits(narrow, id).startswith("All 1 slot of orders are taken (")
@@ -157,6 +165,8 @@ def test_nobody_claims_it(store: Store, rows: Rows) -> None:
         connection.execute(update(beats).where(beats.c.kind == "claim").values(seen_at=seconds_from_now(-600)))
     [stopped] = [problem.fact for problem in examine(store.settings).problems if problem.code == "no_claims"]
     assert waits(store, id).startswith(f"{stopped.rstrip('.')}; it is due since 2")
+    take(store, {"orders": 1})
+    assert waits(store, id).startswith("Its task is in the queue"), "to that a claim does not matter any more"
 
 
 def test_show_keys_and_the_page_say_the_same(command: Command, visit: Visit, store: Store, rows: Rows) -> None:

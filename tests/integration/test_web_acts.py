@@ -99,13 +99,6 @@ class TestErrors:
             shown = browser.text("/errors", **{name: value})
             assert ("timeout" in shown, "http_400" in shown, "Redrive all of these" in shown) == (True, False, True)
 
-    def test_one_group_is_a_list_of_messages(self, browser: Browser, store: Store, rows: Rows) -> None:
-        bury(rows, 25)
-        bury(rows, 1, last_error_code="timeout")
-        html = browser.read("/messages", state="dead", group=group_of(store))
-        assert (html.count("no such order 42"), "timeout" in words(html)) == (25, False)
-        assert f"/acts/new?action=redrive&amp;state=dead&amp;group={group_of(store)}" in html
-
 
 class TestPreview:
     def test_says_how_many_of_which_kind(self, browser: Browser, rows: Rows) -> None:
@@ -307,6 +300,7 @@ def test_who_may_not_act_is_offered_nothing_and_changes_nothing(visit: Visit, st
         assert browser.get("/acts/new", action="redrive").status_code == 403
         for path in ("/acts", f"/acts/{entry}/stop", "/destinations/orders/pause", "/destinations/orders/limit"):
             assert browser.post(path, **fields, rate_limit="9").status_code == 403
+    assert browser.page._shared.get().acts._thread is None, "nor does a read-only page go on with acts"
     assert visit().ask("POST", "/acts", data=fields).status_code == 403, "of another site"
     assert ([act.action for act in acts(rows)], rows.state(id)) == (["redrive"], "dead")
 

@@ -142,7 +142,7 @@ def harmless(answer: httpx.Response) -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
 def test_nothing_makes_a_page_fail_or_trust_a_text(browser: Browser, asked: set[str], route: Route) -> None:
     def ask(value: str, **field: str) -> None:
-        path = re.sub(r"\{\w+:text\}", lambda _: value, route.pattern)
+        path = re.sub(r"\{\w+:path\}", lambda _: value, route.pattern)
         is_form = route.method == "POST"
         harmless(browser.post(path, **{"why": "because", **field}) if is_form else browser.get(path, **field))
 

@@ -89,6 +89,7 @@ class TestStart:
         found = browser.read("/", find="ANT-12")
         assert len(re.findall('data-label="destination"><a', found)) == 10
         assert "No destination has this in its name." in browser.read("/", find="nowhere")
+        assert visit(destinations={}).get("/").status_code == 200
 
     def test_it_costs_so_many_round_trips_for_all_who_watch(self, visit: Visit, rows: Rows) -> None:
         dead(rows, 3, key="k")
@@ -106,7 +107,10 @@ class TestDestination:
         rows.insert(2, locked_until=seconds_from_now(600))
         sends = {"lease": UUID(int=7), "begun": True, "attempts": 1, "locked_by": "host/ab:7"}
         rows.insert(1, **sends, locked_until=seconds_from_now(90))
-        tally(store, sent=1200, retry=30)
+        tally(store, sent=1000, retry=30)
+        with rows.engine.begin() as connection:
+            t, ago = rows.tables.tallies, seconds_from_now(-2 * 3600)
+            connection.execute(t.insert().values(minute=ago, destination="orders", outcome="sent", count=200))
         browser = visit(destinations={"orders": own})
         html, text = browser.read("/destinations/orders"), browser.text("/destinations/orders")
         for secret in ("geheim", "secretpath"):
@@ -115,6 +119,7 @@ class TestDestination:
         assert re.search(r"host/ab:7 orders \d+ s", text)
         assert 'href="/messages?destination=orders&amp;state=scheduled">2</a>' in html
         assert "<title>orders: 1,200 sent and 30 failed in the last 24 hours</title>" in html
+        assert "<title>orders: 1,000 sent and 30 failed in the last hour</title>" in html
         html = browser.read("/")
         assert "<title>orders: 1,200 sent and 30 failed in the last 6 hours</title>" in html
         assert html.count('<path class="sent"') == html.count('<path class="failed"') == 1
@@ -165,13 +170,14 @@ def test_a_key_that_is_held_up_names_the_message_in_front_and_what_can_be_done(v
     rows.insert(3, key=EVIL)
     dead(rows, key="m", destination="mails")
     rows.insert(1, key="m", destination="mails")
-    html = visit().read("/keys")
+    browser = visit()
+    html = browser.read("/keys")
     for place in (f"/acts/new?action=redrive&amp;id={id}", f"/acts/new?action=discard&amp;id={id}", f"/messages/{id}"):
         assert f'href="{place}"' in html
     assert ": http_400. → outbox-tasks redrive" in words(html)
-    only = visit().text("/keys", destination="mails")
+    only = browser.text("/keys", destination="mails")
     assert (" m mails 1 " in only, id in only) == (True, False)
-    assert visit().text("/keys", destination="nobody").count("No key is held up.") == 1
+    assert browser.text("/keys", destination="nobody").count("No key is held up.") == 1
 
 
 def test_of_workers_those_in_trouble_come_first(visit: Visit, rows: Rows) -> None:

@@ -41,4 +41,12 @@ FAULTS = [
           'line["exception"] = self.formatException(record.exc_info)', LOGS, "a traceback shows a password"),
     Fault(f"{ROOM}/monitor.py", "(not liveness.connected and refuses(resources.app))", "not liveness.connected",
           "tests/integration/test_monitor.py", "a worker that hangs without its broker is never started anew"),
+    Fault(COMPARE, "CASE WHEN a.over_at IS NULL THEN a.since ELSE excluded.since END", "a.since", ALERTS,
+          "a problem that comes again has lasted since it came first"),
+    Fault(f"{ROOM}/alerts.py", "if basic else reason, url)", "if basic else reason)", ALERTS,
+          "the log shows the secret of a webhook that its answer quotes"),
+    Fault(f"{ROOM}/counters.py", "            self._write_in(5 * WRITTEN_AFTER_SECONDS)", "            pass", COUNTERS,
+          "the last counts before a failure are not written"),
+    Fault(f"{ROOM}/counters.py", "own.runs, own.timer = Counter(), {}, None", "own.runs = Counter(), {}", COUNTERS,
+          "counts are written once, and never again"),
 ]  # fmt: skip

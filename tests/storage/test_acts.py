@@ -177,7 +177,10 @@ class TestTry:
         drained(storage, BUSY)
         assert drained(storage, Receiver()) == {}
         number = entry(box, "try")
-        assert acting.act_on("try", ids(box, 1), ANN, number) == set(ids(box, 1))
+        for hours, tried in ((-1, []), (1, ids(box, 1))):  # not if it is due
+            for time in ("waiting SET due = due", "held SET since = since"):
+                box.connection.execute(f"UPDATE outbox_{time} + interval '{hours} hour'".encode())
+            assert acting.act_on("try", ids(box, 1), ANN, number) == {*tried}
         note = history(box, 1)[-1]
         assert (note["what"], note["by"], note["why"], note["entry"]) == ("tried", "ann", "the shop is back", number)
         assert counted(box, number) == 1
@@ -203,7 +206,9 @@ class TestTry:
         assert box.value("SELECT count(*) FROM outbox_keys") == 0
         box.check_books()
 
-    def test_the_probe_of_an_open_circuit_keeps_its_lease(self, box: Box, acting: Acting) -> None:
+    def test_the_probe_of_an_open_circuit_and_a_send_that_has_begun_keep_their_lease(
+        self, box: Box, acting: Acting
+    ) -> None:
         box.lease()
         box.connection.execute("INSERT INTO outbox_trouble (seq, attempts, code) VALUES (1, 1, 'away')")
         box.connection.execute(
@@ -211,6 +216,10 @@ class TestTry:
         )
         assert acting.act_on("try", ids(box), ANN, entry(box)) == set()
         box.connection.execute("DELETE FROM outbox_destinations")
+        for own in ("begun_at = now()", "begun_at = NULL, locked_until = now()"):
+            box.connection.execute(f"UPDATE outbox_leases SET {own}".encode())
+            assert acting.act_on("try", ids(box), ANN, entry(box)) == set(), own
+        box.connection.execute("UPDATE outbox_leases SET locked_until = now() + interval '1 minute'")
         assert acting.act_on("try", ids(box), ANN, entry(box)) == {*ids(box)}
 
     def test_a_supervised_task_that_waits_for_its_own_retry_is_tried(

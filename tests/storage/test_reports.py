@@ -41,6 +41,18 @@ class TestHeartbeats:
         assert facts(box, "claim@here").get("met") is None
 
 
+def test_of_the_minute_before_this_one_a_part_counts(box: Box) -> None:
+    with box.connection.transaction():  # within it, now() stays
+        box.connection.execute("INSERT INTO outbox_sends (destination, arrived_at) VALUES ('orders', now())")
+        box.connection.execute(
+            "INSERT INTO outbox_tallies (minute, destination, outcome, count)"
+            " SELECT date_trunc('minute', now()) - ago * interval '1 minute', 'orders', outcome, 60"
+            " FROM generate_series(1, 2) AS ago, unnest(ARRAY['sent', 'dead']) AS outcome"
+        )
+        [(*_, sent, failed)] = box.run("report/lately.sql", arrived=["sent"], failures=["dead"])
+        assert sent == failed == pytest.approx(60 - float(box.value("SELECT date_part('second', now())")))
+
+
 class TestPause:
     def pause(self, box: Box, who: str, why: str | None) -> tuple[str, str | None]:
         box.run("audit/pause.sql", destination="orders", person=who, reason=why)

@@ -3,7 +3,7 @@
 WITH tallies AS (
   DELETE FROM :schema.outbox_tallies WHERE minute < now() - interval '1 day'
 ), workers AS (
-  DELETE FROM :schema.outbox_heartbeats WHERE kind = 'worker' AND seen_at < now() - interval '1 day'
+  DELETE FROM :schema.outbox_heartbeats WHERE kind IN ('worker', 'tasks') AND seen_at < now() - interval '1 day'
 ), drains AS (
   DELETE FROM :schema.outbox_drains WHERE until < now() - interval '1 day'
 )
