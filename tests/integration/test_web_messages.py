@@ -130,12 +130,8 @@ class TestMessage:
         urls = {"web_flower_url": "https://flower.example.com/", "web_trace_url": "https://t.example.com/{trace_id}"}
         browser = visit(**urls)
         html, text = browser.read(f"/messages/{id}"), browser.text(f"/messages/{id}")
-        for shown_words in (
-            "http_400: refused: no such order 42",
-            "written",
-            "edited by bob: it is <mended>",
-            '"order": 43',
-        ):
+        refused, edited = "http_400: refused: no such order 42", "edited by bob: it is <mended>"
+        for shown_words in (refused, "written", edited, '"order": 43'):
             assert shown_words in text
         for there in (
             f"https://flower.example.com/task/{id}", "https://t.example.com/0af7651916cd43dd8448eb211c80319c",
