@@ -33,8 +33,6 @@ FAULTS = [
     Fault(f"{ROOM}/metrics/workers.py", "LOST if verdict.step is Step.STALE and verdict.sent else",
           "LOST if verdict.step is Step.STALE else", METRICS, "what was never sent counts as lost"),
     Fault(f"{ROOM}/metrics/workers.py", "if file.stat().st_size]", "]", METRICS, "a killed process stops all scrapes"),
-    Fault(f"{ROOM}/logs.py", "datetime.fromtimestamp(record.created, UTC)", "datetime.fromtimestamp(record.created)",
-          LOGS, "times of the log are in the zone of the host"),
     Fault(f"{ROOM}/logs.py", "safe = copy.copy(record)", "safe = record", LOGS,
           "other handlers of a record lose its arguments"),
     Fault(f"{ROOM}/logs.py", 'line["exception"] = without_secrets(self.formatException(record.exc_info))',
@@ -47,6 +45,4 @@ FAULTS = [
           "the log shows the secret of a webhook that its answer quotes"),
     Fault(f"{ROOM}/counters.py", "            self._write_in(5 * WRITTEN_AFTER_SECONDS)", "            pass", COUNTERS,
           "the last counts before a failure are not written"),
-    Fault(f"{ROOM}/counters.py", "own.runs, own.timer = Counter(), {}, None", "own.runs = Counter(), {}", COUNTERS,
-          "counts are written once, and never again"),
 ]  # fmt: skip

@@ -126,6 +126,15 @@ class TestRedrive:
             assert acting.act_on("redrive", dead, ANN, entry(box)) == {dead[1]}
         assert acting.act_on("redrive", dead, ANN, entry(box)) == {dead[0]}
 
+    def test_goes_on_with_its_key_though_a_later_one_is_dead(self, box: Box, storage: Store, acting: Acting) -> None:
+        box.write(2, key="a")
+        drained(storage, Receiver(lambda message: Outcome.dead("no", "never")))
+        box.connection.execute("DELETE FROM outbox_held")
+        box.connection.execute("INSERT INTO outbox_dead (seq, destination, key, kin) VALUES (2, 'orders', 'a', 'x')")
+        acting.act_on("redrive", ids(box, 1), ANN, entry(box))
+        assert drained(storage, Receiver()) == {Step.SENT: 1}
+        box.check_books()
+
     def test_waits_for_a_claim_that_looks_at_its_key(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, key="a")
         with psycopg.connect(box.url) as claim, ThreadPoolExecutor(1) as pool:

@@ -34,8 +34,8 @@ WITH picked AS MATERIALIZED (
   ORDER BY destination, key
   ON CONFLICT (destination, key) DO UPDATE SET more = true, first = least(k.first, excluded.first),
     due = CASE WHEN k.due = 'infinity' AND EXISTS (
-      SELECT FROM :schema.outbox_dead d WHERE d.destination = k.destination AND d.key = k.key AND d.seq < excluded.first
-        AND d.seq <> ALL (ARRAY(SELECT seq FROM back))) THEN k.due ELSE excluded.due END
+      SELECT FROM :schema.outbox_dead d WHERE d.destination = k.destination AND d.key = k.key AND d.seq < excluded.first)
+      THEN k.due ELSE excluded.due END
 ), counted AS (  -- the audit keeps the first 1000 ids
   UPDATE :schema.outbox_audit a SET
     count = a.count + (SELECT count(*) FROM back),
