@@ -110,7 +110,7 @@ def outcome(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     began = [started for entry in runs if (started := _began(entry))]
     if state == "running" and row["handed_at"]:
         began.append(row["handed_at"])
-    returned = next((entry["value"] for entry in reversed(runs) if entry["what"] == "returned"), None)
+    returned = next((entry["value"] for entry in runs if entry["what"] == "returned"), None)
     return None if returned is None else json.loads(returned), {
         "status": STATUS.get(state, TaskResultStatus.READY),
         "enqueued_at": row["created_at"],

@@ -147,7 +147,7 @@ def _begun(session: Session, transaction: SessionTransaction) -> None:
 
 @event.listens_for(Session, "before_commit")
 def _commits(session: Session) -> None:
-    if session.get_nested_transaction() is None and WAITING in session.info:
+    if WAITING in session.info:
         session.info[WAITING].write_out(partial(chosen_by, session))
 
 

@@ -22,7 +22,6 @@ from outbox_tasks.errors import (
     FeedMissing,
     InboxCollision,
     InboxMisused,
-    OutboxError,
     SchemaMissing,
 )
 from outbox_tasks.text import is_text, short
@@ -186,8 +185,6 @@ class Inbox:
             parameters = {"consumer": self.consumer, "message": message}
             transaction = transaction_of(session, self.consumer)
             return transaction.run(self._first, parameters, tables(self._schema).inbox) == 1
-        except OutboxError:
-            raise
         except Exception as error:  # each driver and framework has errors of its own
             if sqlstate(error) in LOST_TABLE:
                 raise SchemaMissing(where=where(self._schema)) from error

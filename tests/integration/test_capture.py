@@ -136,14 +136,23 @@ def stored(rows: Rows) -> list[str]:
 
 class TestStoredCalls:
     def test_with_django_what_waits_for_the_commit_is_stored(
-        self, outbox: Outbox, task: Any, engine: Engine, rows: Rows
+        self, outbox: Outbox, app: Celery, task: Any, engine: Engine, rows: Rows
     ) -> None:
         seen: list[int] = []
+
+        class Called(Task):  # type: ignore[misc]
+            name = "called"
+
+            def delay(self, number: int) -> None:
+                seen.append(number)
+
+        eager = make_app(DEAD)
+        eager.conf.task_always_eager = True
         with driver("Django", outbox, engine) as django:
             from django.db import transaction
 
             django.begin()
-            transaction.on_commit(partial(seen.append, 1))
+            transaction.on_commit(partial(app.register_task(Called()).delay, 1))  # before the block
             with outbox.capture(django.session):
                 transaction.on_commit(partial(task.delay, 1, name="Zoë"))
                 transaction.on_commit(task.s(2).delay)
@@ -152,10 +161,14 @@ class TestStoredCalls:
                 transaction.on_commit(partial(task.delay, 3))
                 django.undo()
                 DjangoTask.delay_on_commit(task, 4)
+                transaction.on_commit(partial(eager.register_task(type("Late", (Called,), {})()).delay, 3))
+                result = task.delay(5)
+            with pytest.raises(ResultNotThereYet):
+                result.get(timeout=1)
             assert seen == []
             django.commit()
-        assert seen == [1, 2]
-        assert [json.loads(row.payload)[0] for row in rows.hot()] == [[1], [2], [4]]
+        assert seen == [1, 2, 3]
+        assert [json.loads(row.payload)[0] for row in rows.hot()] == [[5], [1], [2], [4]]
 
     def test_the_results_of_a_group_can_be_read(
         self, outbox: Outbox, app: Celery, task: Any, session: Session, own_redis: Any
@@ -366,12 +379,14 @@ class TestAppWide:
         assert (len(queue), stored(rows)) == (4, [result.id])
 
     def test_without_a_session_tasks_are_sent(
-        self, busy: Celery, call: Call, queue: Queue, outbox: Outbox, engine: Engine
+        self, redis_url: str, queue: Queue, outbox: Outbox, engine: Engine
     ) -> None:
-        """As in beat, outside of a request: the application's own function may raise there."""
-        outbox.install(busy, capture=scoped_session(sessionmaker(engine), scopefunc=lambda: 1 / 0))
-        call()
-        assert len(queue) == 1
+        """As in beat, outside of a request: the application's own function may raise there, or know no session."""
+        for capture in (scoped_session(sessionmaker(engine), scopefunc=lambda: 1 / 0), lambda: None):
+            app = make_app(redis_url)
+            outbox.install(app, capture=capture)
+            app.send_task("t", queue=queue.name)
+        assert len(queue) == 2
 
 
 class TestContexts:

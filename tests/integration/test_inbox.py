@@ -133,24 +133,18 @@ class TestOnce:
             assert {each.result(10) for each in both} == {"charged", None}
 
     def test_the_session_goes_to_its_place(self, inboxes: Inboxes) -> None:
-        def first(session: Any, a: Any, b: Any = 0, *more: Any, **named: Any) -> Any:
-            return session, a, b, more, named
-
-        def second(a: Any, session: Any, b: Any = 0, *more: Any, **named: Any) -> Any:
-            return session, a, b, more, named
-
-        def last(a: Any, b: Any = 0, session: Any = None) -> Any:
-            return session, a, b, (), {}
-
-        def by_name(a: Any, b: Any = 0, *more: Any, session: Any, **named: Any) -> Any:
-            return session, a, b, more, named
+        kinds: list[Callable[..., Any]] = [
+            lambda session, a, b=0, *more, **named: (session, a, b, more, named),
+            lambda a, session, b=0, *more, **named: (session, a, b, more, named),
+            lambda a, b=0, *more, session, **named: (session, a, b, more, named),
+            last := lambda a, b=0, session=None: (session, a, b, (), {}),
+        ]
 
         def expected(a: Any, b: Any = 0, *more: Any, **named: Any) -> Any:
             return a, b, more, named
 
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((1,), {}), ((1, 2), {}), ((1,), {"b": 2})]
         calls += [((), {"a": 1, "b": 2}), ((1, 2, 3), {"c": 4})]
-        kinds: list[Callable[..., Any]] = [first, second, last, by_name]
         for kind in kinds:
             call = inboxes.billing.once(sessionmaker(inboxes.engine), message_id=lambda *_, **__: uuid4())(kind)
             for args, named in calls[:-2] if kind is last else calls:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 import redis
-from pydantic import BaseModel
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -69,33 +66,6 @@ class TestMessages:
     def outbox(self, settings: MakeSettings, rows: Rows) -> Outbox:
         destinations = {name: {"url": "a://b"} for name in ("orders", "audit", "mail")}
         return Outbox(settings(nudge=False, destinations=destinations, routes={"order.*": ["orders", "audit"]}))
-
-    @dataclass
-    class Order:
-        id: UUID
-        day: date
-
-    class Model(BaseModel):
-        id: int = 42
-
-    ORDER = Order(UUID(int=1), date(2030, 1, 2))
-
-    def test_carry_json_text_or_bytes(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
-        json, text, plain = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
-        payloads: list[tuple[Any, bytes, str]] = [
-            ({"a": [1, None, True, "é"]}, '{"a":[1,null,true,"é"]}'.encode(), json),
-            (None, b"null", json),
-            ({"at": datetime(2030, 1, 2, tzinfo=UTC)}, b'{"at":"2030-01-02T00:00:00Z"}', json),
-            ([self.ORDER, self.Model()], f'[{{"id":"{UUID(int=1)}","day":"2030-01-02"}},{{"id":42}}]'.encode(), json),
-            ("plain é", "plain é".encode(), text),
-            ("", b"", text),
-            (b"\x00\xff", b"\x00\xff", plain),
-            (memoryview(b"\x02"), b"\x02", plain),
-        ]
-        with Session(engine) as session, session.begin():
-            outbox.publish_many(session, [Message("order.created", payload, to="mail") for payload, _, _ in payloads])
-        found = [(row.payload, row.content_type) for row in rows.hot()]
-        assert found == [(stored, kind) for _, stored, kind in payloads]
 
     def test_are_whole_in_a_session_of_any_encoding(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         for encoding in ("LATIN1", "SQL_ASCII", "UTF8"):

@@ -31,4 +31,10 @@ FAULTS = [
         "the relay looks past the database of Django's tests"),
     Fault(CHECKS, "        if two.breaks:\n", "        if not two.breaks:\n",
         TESTS + " -k another_database_than_the_project", "nobody is told that two settings name two databases"),
+    Fault(RESULTS, '(not runs or runs[-1].get("code") != row["last_error_code"])', "not runs", TASKS,
+        "nobody is told why a task ended after its worker was lost"),
+    Fault(RESULTS, "return str(names[-1]) if", "return str(names[0]) if", TASKS,
+        "an error has the class of its cause"),
+    Fault(BACKEND, 'result.started_at or facts["last_attempted_at"]', 'facts["last_attempted_at"]', TASKS,
+        "a second run has begun the task"),
 ]  # fmt: skip

@@ -3,15 +3,13 @@
 from tests.mutants import Fault
 
 VERBS, RUNNING = (f"tests/supervised/test_{name}.py" for name in ("verbs", "running"))
-LOST, OF_WATCH = "tests/supervised/test_lost_tasks.py", "tests/supervised/test_watch.py"
+LOST, OF_WATCH, TROUBLE = (f"tests/supervised/test_{name}.py" for name in ("lost_tasks", "watch", "running_trouble"))
 SQL = "outbox_tasks/supervised/sql"
 RUN, SUPERVISOR, LOOK, WATCH = (
     f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "lost_tasks", "watch")
 )
 
 FAULTS = [
-    Fault(RUN, "return copy if 0 < copy.lease <= WEEK_SECONDS else None", "return copy", RUNNING,
-        "A header with an endless lease begins a run."),
     Fault(RUN, "            self.following = kept\n", "            pass\n",
         "tests/supervised/test_complete.py", "After a completion that is rolled back what follows is written twice."),
     Fault(RUN, "    run.replaced = True\n", "", RUNNING, "A task that replaces itself is discarded."),
@@ -26,8 +24,6 @@ FAULTS = [
         "Tasks that came after a flush count as lost."),
     Fault(LOOK, "if tokens and former and not former & tokens:", "if False:", LOST,
         "A publisher that makes our key anew hides a flush."),
-    Fault(f"{SQL}/begin.sql", "coalesce(t.attempts, 0) + 1, lease.id", "coalesce(t.attempts, 0), lease.id", VERBS,
-        "A quick begin counts one attempt less."),
     Fault(f"{SQL}/begin.sql", "AND r.state = 'handed over' AND set_config", "AND set_config", VERBS,
         "A second copy takes a run over."),
     Fault(f"{SQL}/begin.sql", "state = 'running', token = :token::uuid, holder = :holder::text, unheard = 0,",
@@ -35,11 +31,8 @@ FAULTS = [
         "A task that was heard of waits as long as before the next time."),
     Fault(f"{SQL}/end.sql", "r.id = said.id AND r.token = said.token",
         "r.id = said.id", VERBS, "A run that was given up ends the task."),
-    Fault(f"{SQL}/fail.sql", "'traceback', traceback, 'ran'", "'ran'", RUNNING, "A dead task has no traceback."),
     Fault(f"{SQL}/expire.sql", "CASE WHEN ran THEN 0 ELSE unheard + 1 END", "unheard + 1", VERBS,
         "A task whose worker was lost waits longer for the next one."),
-    Fault(f"{SQL}/retry.sql", "since = NULL, ", "", VERBS,
-        "A retry of a redriven task is as old as its redrive."),
     Fault(f"{SQL}/unknown.sql",
         "    AND r.locked_until > clock_timestamp() + :wait * 2 ^ least(r.unheard, 6) * interval '1 second'\n", "",
         VERBS, "A task that is due soon waits longer."),
@@ -54,4 +47,34 @@ FAULTS = [
         "The first short lease runs out before it is renewed."),
     Fault(SUPERVISOR, "        error = error.__context__\n", "        pass\n", RUNNING + "::TestRetries",
         "A task that used up its retries does not say why it failed."),
+    Fault(SUPERVISOR, "self._within(run) if run.task.acks_late else 0.0", "self._within(run)", RUNNING,
+        "A task whose copy is acknowledged waits for that copy."),
+    Fault(SUPERVISOR, "elif (following or run.frees_key) and self.nudge", "elif following and self.nudge", RUNNING,
+        "The next task of a key waits for beat."),
+    Fault(SUPERVISOR, "if again and place is not None and runs.renew({copy.fence: copy.lease}):", "if False:", TROUBLE,
+        "A run whose begin got no answer never runs."),
+    Fault(SUPERVISOR, "chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1]))", "PAUSES_SECONDS", TROUBLE,
+        "After some tries the task of a worker without its database fails."),
+    Fault(RUN, "(self.destination if same_task else None) or", "self.destination or", RUNNING,
+        "What follows a task goes to the task's destination."),
+    Fault("outbox_tasks/supervised/hooks.py", "if run is not None and run.request is sender.request:",
+        "if run is not None:", RUNNING, "A task that the running one calls ends the run."),
+    Fault(f"{SQL}/completed.sql", ":committed::boolean AND EXISTS", "EXISTS", VERBS,
+        "A run that was given up completes the task a second time."),
+    Fault(f"{SQL}/expire.sql", "ELSE coalesce(t.code, excluded.code) END", "ELSE excluded.code END", VERBS,
+        "The error of a lost worker is forgotten when nobody begins the task again."),
+    Fault(f"{SQL}/retry.sql", "due = least(back.due, k.due)", "due = back.due", VERBS,
+        "A redriven task waits for the retry of a later one of its key."),
+    Fault(f"{SQL}/unknown.sql", " AND r.state = 'handed over'", "", VERBS,
+        "A worker that does not know a task ends the lease of its run elsewhere."),
+    Fault(LOOK, "        if tokens is None:  # nobody knows\n            return\n",
+        "        tokens = tokens or frozenset()\n", LOST, "A broker that does not say has lost everything."),
+    Fault(LOOK, "while count == TASKS_A_STATEMENT:", "if count == TASKS_A_STATEMENT:", LOST,
+        "After a flush only the first tasks are sent again."),
+    Fault(WATCH, "if each.task_id == task_id]:", "]:", OF_WATCH, "One lost process gives up all runs of its worker."),
+    Fault(WATCH, " or not all(renewed.values())", "", OF_WATCH, "A run whose row was locked is not renewed soon."),
+    Fault(WATCH, "if not has_row and each.missed and each.held:", "if not has_row and each.held:", OF_WATCH,
+        "A task that has just ended is stopped."),
+    Fault(WATCH, "if not runs.discard(copy.fence, code, error) and runs.begin", "if runs.begin", OF_WATCH,
+        "A task that is revoked while it runs is not discarded."),
 ]  # fmt: skip

@@ -98,7 +98,10 @@ def app() -> Celery:
 
 @pytest.fixture
 def outbox(settings: MakeSettings, rows: Rows, app: Celery) -> Outbox:
-    return Outbox(settings(nudge=False, destinations={"tasks": {"url": "celery://", "confirm": "run"}}), celery=app)
+    own = {"url": "celery://", "confirm": "run"}
+    return Outbox(
+        settings(nudge=False, destinations={"tasks": own, "others": own}, routes={"*": ["tasks"]}), celery=app
+    )
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chain
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.errors import NotInTransaction, NotSupervised, RunLost
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.conftest import Rows
 from tests.integration.sessions import KINDS, Driver, driver
 from tests.supervised.running import Call, Worker, app, call, outbox, worker
@@ -51,14 +52,23 @@ def test_the_end_is_committed_with_the_transaction(
                 driven.commit()
 
     app.act = act
-    failed, done = call(1), call(2, link=app.tasks["next"].s())
+    following = app.tasks["next"]
+    failed, done = (
+        call(1),
+        call(task=chain(app.tasks["act"].s(2).set(link=following.s()), following.s(), following.s())),
+    )
     worker.run(failed)
     assert rows.one(failed).status == "dead"
-    worker.run(done)
+    app.conf.task_inherit_parent_priority = True
+    copy = {**worker.copy(done), "root_id": "root"}
+    copy["delivery_info"]["priority"] = 5
+    worker.trace(copy)
     assert rows.state(done) == "sent"
-    [_, linked] = rows.hot()
-    assert json.loads(linked.payload)[0] == ["whole"]
-    assert seen == [2, 2, 2]
+    [_, *after] = rows.hot()
+    said = [(*json.loads(row.payload), TaskMessage.loads(row.headers[ENVELOPE])) for row in after]
+    assert [(args, len(embed["chain"] or ())) for args, _, embed, _ in said] == [(["whole"], 0), (["whole"], 1)]
+    assert [(task.headers["root_id"], task.priority) for *_, task in said] == [("root", 5)] * 2
+    assert seen == [2, 2, 3]
 
 
 def test_a_completed_task_that_fails_afterwards_stays_done(
@@ -75,26 +85,6 @@ def test_a_completed_task_that_fails_afterwards_stays_done(
     assert [str(row.id) for row in rows.archived()] == [id]
     assert rows.hot() == []
     assert "ended as FAILURE after it was completed" in caplog.text
-
-
-def test_a_rolled_back_completion_leaves_the_end_to_the_task(
-    app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
-) -> None:
-    def act(task: Any) -> str:
-        with Session(engine) as session, session.begin() as transaction:
-            outbox.complete(session, "not this")
-            transaction.rollback()
-        with Session(engine) as session, session.begin():
-            savepoint = session.begin_nested()
-            outbox.complete(session, "nor this")
-            savepoint.rollback()
-        return "this"
-
-    app.act = act
-    id = call(link=app.tasks["next"].s())
-    worker.run(id)
-    assert rows.state(id) == "sent"
-    assert [json.loads(row.payload)[0] for row in rows.hot()] == [["this"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,9 +106,13 @@ def test_a_savepoint_keeps_or_undoes_it_and_then_the_lease_is_asked_again(
             driven.commit()
 
     app.act = act
+    woken: list[bool] = []
+    worker.supervisor.nudge = lambda *_: woken.append(True)  # type: ignore[assignment]
     kept, lost = call(False), call(True)
+    rows.change([kept], key="order:1")
     worker.run(kept)
     assert rows.state(kept) == "sent"
+    assert woken == [True], "the next one of its key may be due"
     assert "lease had run out" not in caplog.text
     error = worker.run(lost).exception
     assert isinstance(error, RunLost)

@@ -44,9 +44,12 @@ class TestEnds:
         app.act = raising(ValueError("no such order, see redis://user:secret@host/0"))
         id = call()
         rows.change([id], key="order:1")
+        woken: list[bool] = []
+        worker.supervisor.nudge = lambda: woken.append(True)  # type: ignore[assignment]
         copy = worker.copy(id)
         for _ in range(2):
             worker.trace(copy)
+        assert woken == [True], "the next one of its key may be due"
         [row] = rows.hot()
         assert (row.status, row.last_error_code, row.lease) == ("dead", "ValueError", None)
         assert row.last_error == "no such order, see redis://user:***@host/0"
@@ -74,6 +77,7 @@ class TestEnds:
         copy = worker.copy(id)
         worker.trace(copy)
         assert (rows.one(id).begun, rows.one(id).handed_at is None) == (False, False)
+        assert rows.one(id).locked_until < datetime.now(UTC), "no copy comes back of a task that acknowledges early"
         app.act = lambda task: None
         worker.trace(copy)
         assert rows.state(id) == "sent"
@@ -164,14 +168,17 @@ class TestBegins:
         assert app.seen == ["base", "own", "call", 1]
 
     def test_tasks_that_it_calls_run_as_ever(self, app: Celery, worker: Worker, call: Call, rows: Rows) -> None:
+        still: list[bool] = []
+
         def both(task: Any, n: int) -> None:
             if n:
                 app.tasks["act"](0)
                 app.tasks["act"].apply((0,))
+                still.append(current() is not None)
 
         app.act = both
         worker.run(call(1))
-        assert len(app.seen) == 3
+        assert (len(app.seen), still) == (3, [True])
         assert [row.state for row in rows.archived()] == ["sent"]
 
 
@@ -264,9 +271,11 @@ class TestFollowers:
     ) -> None:
         following = app.tasks["next"]
         members = group(*(following.s(n) for n in range(2)), app.signature("billing.notify", queue="billing"))
-        worker.run(call(1, link=members))
-        assert [(row.event_type, envelope(row).confirm) for row in rows.hot()] == [
-            ("next", True), ("next", True), ("billing.notify", False)]  # fmt: skip
+        id = call(1, link=members)
+        rows.change([id], destination="others")
+        worker.run(id)
+        assert [(row.event_type, row.destination, envelope(row).confirm) for row in rows.hot()] == [
+            ("next", "tasks", True), ("next", "tasks", True), ("billing.notify", "tasks", False)]  # fmt: skip
         app.act = raising(ValueError("x"))
         id = call(link_error=following.si("failed"))
         worker.run(id)
@@ -284,8 +293,16 @@ class TestFollowers:
     def test_calls_of_the_body_go_to_the_broker_as_ever(
         self, app: Celery, worker: Worker, call: Call, rows: Rows
     ) -> None:
-        app.act = lambda task: app.tasks["next"].delay()
+        kept: list[Any] = []
+
+        def act(task: Any) -> None:
+            run = current()
+            kept.append(run is None or run.target_of("the body of a chord", None))
+            app.tasks["next"].delay()
+
+        app.act = act
         worker.run(call())
+        assert kept == [None]
         [row] = rows.hot()
         assert (row.status, row.last_error_code) == ("dead", "OperationalError")  # nobody listens there
         assert current() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.supervised import supervisor
 from outbox_tasks.supervised.store import Runs
-from tests.conftest import Rows, eventually
+from tests.conftest import Rows
 from tests.supervised.running import Call, Worker, app, call, outbox, worker
 
 __all__ = ["app", "call", "outbox", "worker"]
@@ -39,6 +38,7 @@ def queue(app: Celery, redis_url: str, worker: Worker) -> Iterator[Callable[[], 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "BEGIN_TRIES_SECONDS", 0.3)
+    monkeypatch.setattr(supervisor, "PAUSES_SECONDS", (0.05, 0.1))
 
 
 def execute(engine: Engine, statement: str) -> None:
@@ -75,38 +75,20 @@ def test_a_task_that_can_not_begin_goes_back_into_its_queue_and_does_not_run(
     assert rows.state(id) == "sent"
 
 
-def test_an_end_that_can_not_be_recorded_is_tried_again(
-    app: Celery, worker: Worker, call: Call, rows: Rows, engine: Engine, schema: str
+@pytest.mark.parametrize(("what", "acts"), [("begin", True), ("done", True), ("done", False)])
+def test_a_begin_or_end_is_tried_again_and_counts_if_only_its_answer_is_lost(
+    worker: Worker, call: Call, rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: Any, what: str, acts: bool
 ) -> None:
-    id = call()
-    gone, back = threading.Event(), threading.Event()
-
-    def be_away() -> None:
-        with away(engine, schema):
-            gone.set()
-            back.wait(0.5)
-
-    def act(task: Any) -> None:
-        threading.Thread(target=be_away).start()
-        gone.wait(10)
-
-    app.act = act
-    worker.run(id)
-    eventually(lambda: rows.state(id) == "sent")
-
-
-def test_an_end_whose_answer_is_lost_counts(
-    worker: Worker, call: Call, rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    done = Runs.done
+    act = getattr(Runs, what)
 
     def lose_the_answer(*args: Any) -> None:
-        monkeypatch.setattr(Runs, "done", done)
-        done(*args)
+        monkeypatch.setattr(Runs, what, act)
+        if acts:
+            act(*args)
         raise DatabaseUnavailable(url="", reason="the connection is lost")
 
     id = call()
-    monkeypatch.setattr(Runs, "done", lose_the_answer)
+    monkeypatch.setattr(Runs, what, lose_the_answer)
     worker.run(id)
     assert rows.state(id) == "sent"
     assert "its lease had run out" not in caplog.text

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from outbox_tasks.model import Step, Verdict, content
+from outbox_tasks.relay.retry import MAX_ERROR
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.supervised.store import Fence, Runs
@@ -42,6 +43,9 @@ ENDS: dict[str, tuple[Callable[[Runs, Fence], object], str]] = {
 }
 """What may end a run, and where the message is then."""
 
+SPENT = ("discarded", "failed")
+"""Those that count as an attempt."""
+
 
 @pytest.fixture
 def runs(next_settings: Settings) -> Iterator[Runs]:
@@ -63,7 +67,9 @@ def test_a_task_is_at_work_until_it_has_run(box: Box, storage: Store, runs: Runs
     assert box.value("SELECT state FROM outbox_runs") == "running"
     assert runs.begin(run_of(box, 1), SAME, 60) is None, "a second copy"
     run_out(box)  # and nobody takes it
-    assert runs.done(run, [message()])
+    box.connection.execute("INSERT INTO outbox_trouble (seq, code) VALUES (1, 'down')")
+    assert runs.done(run, [message()], {"value": "7", "ran": 0.5})
+    assert box.rows("SELECT attempts, code FROM outbox_trouble") == [(0, "down")]
     assert [box.where(1), box.where(2)] == [["sent"], ["ready"]]
     assert box.rows("SELECT attempts, locked_by FROM outbox_archive") == [(1, "a worker")]
     box.check_books()
@@ -76,13 +82,15 @@ def test_each_end_puts_the_message_in_one_place(box: Box, storage: Store, runs: 
     hand_over(storage)
     assert end(runs, begun(box, runs, 1))
     assert box.where(1) == [place]
+    assert {attempts for [attempts] in box.rows("SELECT attempts FROM outbox_trouble")} <= {how in SPENT}
     box.check_books()
 
 
 def test_a_dead_letter_keeps_the_end_of_a_long_traceback(box: Box, storage: Store, runs: Runs) -> None:
     box.write(1)
     hand_over(storage)
-    assert runs.dead(begun(box, runs, 1), "ValueError", "no such order", "a call\n" * 1000 + "the error")
+    assert runs.dead(begun(box, runs, 1), "ValueError", "x" * (MAX_ERROR + 1), "a call\n" * 1000 + "\0 the error")
+    assert box.value("SELECT length(error) FROM outbox_trouble") == MAX_ERROR
     assert str(box.value("SELECT history -> -1 ->> 'traceback' FROM outbox_trouble")).endswith("the error")
 
 
@@ -185,7 +193,9 @@ def test_a_task_that_a_worker_does_not_know_comes_again_soon(box: Box, storage: 
     assert hand_over(storage) == 1
     assert runs.unknown(id, SAME, "a worker")
     assert 1 < box.value(left) <= 2, "each time it waits twice as long"
-    assert runs.requeue(begun(box, runs, 1), 100)
+    run = begun(box, runs, 1)
+    assert not runs.unknown(id, SAME, "a worker"), "it runs elsewhere"
+    assert runs.requeue(run, 100)
     assert runs.unknown(id, SAME, "a worker")
     assert box.value(left) <= 1, "until one was begun"
 
@@ -278,6 +288,9 @@ class TestRunsOut:
         hand_over(storage)
         assert box.rows("SELECT state, attempts FROM outbox_runs") == [("handed over", 2)]
         assert box.rows("SELECT attempts, unheard, code FROM outbox_trouble") == [(1, 0, "worker_lost")]
+        run_out(box)
+        hand_over(storage)
+        assert box.rows("SELECT attempts, unheard, code FROM outbox_trouble") == [(1, 1, "worker_lost")]
 
 
 @pytest.mark.parametrize("storage_of_tasks", ["block"], indirect=True)
@@ -296,7 +309,8 @@ def test_a_redriven_task_goes_before_what_it_held_up(box: Box, storage_of_tasks:
     box.check_books()
 
 
-def test_a_task_may_be_redriven_while_a_later_one_runs(box: Box, storage_of_tasks: Store) -> None:
+@pytest.mark.parametrize("how", ["done", "retried"])
+def test_a_task_may_be_redriven_while_a_later_one_runs(box: Box, storage_of_tasks: Store, how: str) -> None:
     runs = Runs(storage_of_tasks.engine, storage_of_tasks.settings)
     box.write(3, key="a")
     hand_over(storage_of_tasks)
@@ -305,9 +319,9 @@ def test_a_task_may_be_redriven_while_a_later_one_runs(box: Box, storage_of_task
     later = begun(box, runs, 2)
     redrive(box, 1)
     assert hand_over(storage_of_tasks) == 0
-    assert runs.done(later)
-    assert hand_over(storage_of_tasks) == 1
-    assert [box.where(seq) for seq in (1, 2, 3)] == [["runs"], ["sent"], ["held"]]
+    assert ENDS[how][0](runs, later)
+    assert hand_over(storage_of_tasks) == (2 if how == "done" else 1), "the first, and what follows the later"
+    assert [box.where(seq)[0] for seq in (1, 3)] == ["runs", "held"]
     box.check_books()
 
 
@@ -329,6 +343,8 @@ class TestInTheTransactionOfTheApplication:
             assert everything(box) == before
             assert len(box.run("supervised/end.sql", application, **ending(run))) == 1
             assert box.run("supervised/end.sql", application, **ending(run)) == []
+        for own in (True, False):  # if not, another run of the task has ended it
+            assert bool(box.run("supervised/completed.sql", box.connection, id=run.id, committed=own)) is own
         assert [box.where(seq) for seq in (1, 2)] == [["sent"], ["held"]]
         assert hand_over(storage) == 1
         box.check_books()

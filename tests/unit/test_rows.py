@@ -150,6 +150,8 @@ def test_a_model_may_declare_such_keys() -> None:
         ("plain", "text", "text/plain; charset=utf-8"),
         (b"octets", "data", "application/octet-stream"),
         (bytearray(b"octets"), "data", "application/octet-stream"),
+        (memoryview(b"octets"), "data", "application/octet-stream"),
+        ("", "text", "text/plain; charset=utf-8"),
         ("NUL \0", "data", "text/plain; charset=utf-8"),
     ],
     ids=repr,

@@ -19,6 +19,7 @@ from outbox_tasks.errors import (
     MessageRefused,
     NoRoute,
     PayloadNotSerializable,
+    PayloadTooLarge,
     UnsupportedDatabase,
     UnsupportedSession,
 )
@@ -72,7 +73,7 @@ class Order(Base):
 
 
 class Holder(BaseModel):
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="allow")
     it: Any
 
 
@@ -93,6 +94,10 @@ class Holder(BaseModel):
         pytest.param(
             {"payload": Sku.model_construct()}, PayloadNotSerializable, "Sku.name can't be", id="half a model"
         ),
+        pytest.param(
+            {"payload": Holder(it=1, undeclared=iter("ab"))}, PayloadNotSerializable, "make it a list", id="extra field"
+        ),
+        pytest.param({"payload": "x" * 11, "to": ["audit", "orders"]}, PayloadTooLarge, "orders", id="large for one"),
         pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
         pytest.param({"delay": 1, "deliver_at": SOON}, InvalidMessage, "can't be combined", id="both times"),
     ],
