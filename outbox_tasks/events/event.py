@@ -105,7 +105,7 @@ def _reason(error: Exception) -> str:
     """What does not fit, and where; without the values, which may be secret."""
     if not isinstance(error, ValidationError):
         text = "a value is not of the field's type" if isinstance(error, PydanticSerializationError) else str(error)
-        return re.sub(r"(enum value) .*?(?= - at `|$)", r"\1", text, flags=re.DOTALL)  # as msgspec says it
+        return re.sub(r"(enum value) .*?(?=( - at `[^`]*`)?$)", r"\1", text)  # as msgspec says it
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     more = f", and {error.error_count() - 1} more" if error.error_count() > 1 else ""
     where = ".".join(map(str, first["loc"]))

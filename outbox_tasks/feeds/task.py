@@ -46,8 +46,7 @@ def _wake_all(resources: Resources, feeds: FeedList) -> str:
 
 
 def _copy(resources: Resources, feeds: FeedList, name: str) -> str:
-    with suppress(BrokerUnreachable):
-        feed_begins(resources.broker, name)
+    feed_begins(resources.broker, name)
     source = feeds.source(name)
     if source is None:
         log.warning("there is no feed %r in the settings of this worker", name)

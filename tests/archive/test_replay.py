@@ -197,6 +197,9 @@ class TestOrder:
             archived.fill(archived.ago(days), 5, key="k", seq=seq, payload=payload)
         assert replay(store).count == 10
         assert [int(row.payload) for row in rows.hot()] == [*range(-9905, -9900), *range(-5, 0)]
+        rows.clear_work()
+        done = replay(store, Replay(SENT, ids=tuple(row.id for row in rows.archived())))
+        assert (done.count, done.missed) == (10, 0)
 
 
 class TestStopped:

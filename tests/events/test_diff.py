@@ -120,5 +120,5 @@ def test_of_events_and_of_what_only_people_read() -> None:
     message = old["components"]["messages"].pop("order")
     assert [(each.kind, each.grade) for each in changes(new, old)] == [("event removed", "breaks")]
     assert [(each.kind, each.grade) for each in changes(old, new)] == [("event added", "safe")]
-    old["components"]["messages"]["order"] = {**message, "description": "of a shop"}
+    old["components"]["messages"]["sold"] = {**message, "description": "of a shop"}  # the name counts
     assert list(changes(old, new)) == []

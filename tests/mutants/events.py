@@ -32,4 +32,9 @@ FAULTS = [
     Fault(DIFF, '            before["number"] = before.pop("integer")\n            after.pop("integer", None)\n', "",
         DIFFS,
         "An integer that became any number is reported twice."),
+    Fault(DIFF, "others_before is not False and others is False", "others is False", DIFFS,
+        "A model that was closed before is reported at each comparison."),
+    Fault(EVENT, "self.model, str_keys=True)", "self.model)", PUBLISH, "A Struct with numbers as keys is refused."),
+    Fault(DIFF, 'message.get("name", name): message', "name: message", DIFFS,
+        "An event whose key in the document was changed counts as another one."),
 ]  # fmt: skip
