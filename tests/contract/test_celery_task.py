@@ -53,7 +53,7 @@ def task_message(**fields: object) -> str:
 def test_a_stored_task_goes_as_it_was_called_with_the_trace_beside_it(target: Counterpart) -> None:
     called = {"task": "t", "id": "i", "root_id": "r", "parent_id": "p", "retries": 2, "timelimit": [3, 2]}
     envelope = task_message(
-        routing_key=target.place, headers=called, priority=7,
+        routing_key=target.place, headers=called | {"outbox": {"id": "of the run before"}}, priority=7,
         properties={"correlation_id": "i", "reply_to": "answers", "expiration": "60000"},
     )  # fmt: skip
     assert published(target, message(headers={"celery-message": envelope, **TRACE})) == [SENT]

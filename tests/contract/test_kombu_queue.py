@@ -125,6 +125,8 @@ class TestRabbit:
                 ends.start()
             assert publisher.publish([message(1)]) == [SENT]
             assert not publisher._sender.get()._link.blocked
+            rabbit.evaluate('[rabbit_networking:close_connection(P, "idle") || P <- rabbit_networking:connections()]')
+            assert publisher.publish([message(2)]) == [SENT], "the connection was closed while it was idle"
 
     def test_declares_what_the_url_names_when_told_to(self, rabbit: rabbitmq.Counterpart, name: str) -> None:
         with closing(loaded(f"{rabbit.broker}?queue={name}&declare=true")) as publisher:
