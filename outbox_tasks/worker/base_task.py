@@ -69,7 +69,7 @@ class RelayTask(Task):
         task_id = task_id or str(uuid4())
         options["ignore_result"] = True
         message = self.app.amqp.as_task_v2(task_id, self.name, args, kwargs, **options)
-        headers = {name: value for name, value in (headers or {}).items() if name != WAIT}
+        headers = dict(headers or {})
         if options.get("countdown") is not None:
             headers[WAIT] = options["countdown"]
         try:

@@ -46,12 +46,16 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
 
 def test_a_publisher_is_used_again_after_an_error(distribution: Callable[[str], None]) -> None:
     """It knows best which of its connections to give up."""
-    made = "class Pigeon:\n    made = 0\n    def __init__(self, *_): Pigeon.made += 1\n"
+    made = "class Pigeon:\n    made = closed = 0\n    def __init__(self, *_): Pigeon.made += 1\n"
+    made += "    def close(self): Pigeon.closed += 1\n"
     distribution(made + "    def publish(self, messages): raise OSError(Pigeon.made)\n")
     shared = SharedPublisher(*configured("pigeon://coop"))
     for _ in range(2):
         with pytest.raises(OSError, match=r"^1$"):
             shared.publish([])
+    shared._free *= 2  # as after two sends at once
+    shared.close()
+    assert sys.modules["pigeon_post"].Pigeon.closed == 2
 
 
 def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:

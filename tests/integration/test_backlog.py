@@ -30,7 +30,9 @@ def backlog(store: Store, engine: Engine, schema: str) -> Ask:
     return ask
 
 
-def test_counts_what_is_due_or_in_a_worker_s_hands_but_not_what_is_later_or_dead(backlog: Ask, rows: Rows) -> None:
+def test_counts_what_is_due_or_in_a_worker_s_hands_but_not_what_is_later_or_dead(
+    backlog: Ask, rows: Rows, engine: Engine, schema: str
+) -> None:
     in_hand = {"lease": UUID(int=1), "locked_until": LATER}
     for columns in ({}, {"priority": -1}, {"key": "order:1"}, {"attempts": 3}, in_hand):
         rows.clear()
@@ -41,6 +43,12 @@ def test_counts_what_is_due_or_in_a_worker_s_hands_but_not_what_is_later_or_dead
         rows.insert(3, **columns)
         rows.insert(2, destination="audit")
         assert (backlog(), backlog("'orders'"), backlog("'audit'"), backlog("'mails'")) == (5, 3, 2, 0), columns
+    rows.clear()
+    with engine.begin() as connection:
+        connection.execute(
+            text(f"SELECT {schema}.outbox_publish('a', '{{}}', 'k', 'orders', deliver_at => '2099-01-01')")
+        )
+    assert backlog() == 0
 
 
 def test_leaves_out_what_is_behind_another_message_of_its_key(backlog: Ask, rows: Rows, store: Store) -> None:

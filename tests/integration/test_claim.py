@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import text
 
-from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
 from outbox_tasks.model import Single, Slot, Step, Verdict
-from outbox_tasks.relay.claim import MANY_DUE, QUEUED_A_SECOND, QUEUED_AT_MOST, Pace, claim
+from outbox_tasks.relay.claim import MANY_DUE, QUEUED_A_SECOND, QUEUED_AT_MOST, Pace, _shared, claim
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Due
 from tests.claims import begin, claimed, keep_house, take_batch
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
@@ -116,21 +118,27 @@ def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_oth
     assert look() == 3
     assert look() == 0
     assert [single.more for single in sent].count(True) == 1
+    message = begin(store, sent[0])
+    assert message
+    retry = Verdict(message, Step.RETRY, 30.0)
+    store.leases.settle(sent[0].token, "orders", [retry])
+    sent[0] = sent[0]._replace(token=retry.token or "")
+    assert look() == 1  # a single that waits for its retry is not on its way
     for single in sent:
         message = begin(store, single)
         assert message
         store.leases.settle(single.token, "orders", [Verdict(message, Step.SENT)])
-    assert look() == 17  # all that was sent before has ended
-    begin(store, sent[3])
+    assert look() == 16  # all that was sent before has ended
+    begin(store, sent[4])
     with rows.engine.begin() as connection:
         schema = store.settings.database_schema
         slow = f"UPDATE {schema}.outbox_leases SET begun_at = begun_at - interval '1 second' WHERE begun_at IS NOT NULL"
         connection.execute(text(slow))
     rows.insert(20)
     look()
-    assert not [single for single in sent[4:20] if begin(store, single)]  # what waited in the queue was given back
+    assert not [single for single in sent[5:20] if begin(store, single)]  # what waited in the queue was given back
     assert len(sent) - 20 <= 3
-    assert rows.one(sent[3].id).locked_by  # it is being sent, and was not given back
+    assert rows.one(sent[4].id).locked_by  # it is being sent, and was not given back
 
 
 def test_destinations_share_the_room_in_the_publish_queue(new_store: MakeStore, rows: Rows) -> None:
@@ -140,18 +148,29 @@ def test_destinations_share_the_room_in_the_publish_queue(new_store: MakeStore, 
     assert len(claimed(store)[0]) == QUEUED_AT_MOST
 
 
-def test_unknown_destinations_are_looked_for_seldom() -> None:
-    pace = Pace()
-    assert [pace.is_time_to_bury() for _ in range(2)] == [True, False]
-
-
-def test_what_was_taken_back_is_told_once(store: Store, rows: Rows) -> None:
+def test_unknown_destinations_are_looked_for_seldom_and_end_no_claim(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace, slow = Pace(), Mock(side_effect=DatabaseTooSlow(url="here", reason="slow"))
+    monkeypatch.setattr(store.claims, "bury", slow)
     rows.insert()
-    claimed(store)
+    assert [len(claimed(store, pace=pace)[0]) for _ in range(2)] == [1, 0]
+    assert slow.call_count == 1
+
+
+def test_a_share_is_no_larger_than_what_was_granted() -> None:
+    due = Due("orders", True, keyless=2, alone=1, new=5, held=3, drains=0, shut=False, probe=False)
+    assert [_shared(due, most)[:3] for most in (2, 5, 9)] == [(2, 0, 0), (3, 2, 0), (3, 3, 3)]
+
+
+def test_what_was_taken_back_is_told_once_and_goes_with_what_was_due(new_store: MakeStore, rows: Rows) -> None:
+    rows.insert()
+    claimed(new_store())
     rows.change(locked_until=seconds_from_now(-1))
-    store.claims.keep_house(at_once=True)
-    expired = [claim(store, lambda *_: None, lambda: 0, Pace(["orders"])).expired for _ in range(2)]
-    assert expired == [{("orders", "lease_expired"): 1}, {}]
+    rows.insert()
+    store = new_store()
+    tallies = [claim(store, lambda *_: None, lambda: 0, Pace(["orders"])) for _ in range(2)]
+    assert [(tally.singles, tally.expired) for tally in tallies] == [(2, {("orders", "lease_expired"): 1}), (0, {})]
 
 
 def test_a_broker_that_refuses_leaves_no_lease_and_no_slot(new_store: MakeStore, rows: Rows) -> None:

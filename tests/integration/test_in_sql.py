@@ -47,20 +47,23 @@ class TestOutboxPublish:
         assert [(row.payload, row.content_type) for row in rows.hot()] == [*payloads.values()]
         assert {row.event_type for row in rows.hot()} == {"order.created"}
 
-    def test_takes_all_by_name(self, call: Any, connection: Connection, rows: Rows) -> None:
+    @pytest.mark.parametrize("kind", ["text", "json", "jsonb", "bytea"])
+    def test_takes_all_by_name(self, call: Any, connection: Connection, rows: Rows, kind: str) -> None:
         given = UUID("0190a5d2-7c4e-7000-8000-000000000001")
         id = call(
-            "event_type => 'order.created', payload => '{}', key => 'order:42', destination => 'orders', "
+            f"event_type => 'order.created', payload => '{{}}'::{kind}, key => 'order:42', destination => 'orders', "
             "headers => '{\"tenant\": \"t1\"}', id => :id, deliver_at => '2030-01-01T00:00Z', "
+            "priority => 'high', latest => true, content_type => 'text/plain', "
             "aggregate_type => 'order', aggregate_id => '42'",
             id=given,
         )
         connection.commit()
         row = rows.one(id)
         assert id == given
-        assert (row.key, row.headers, row.aggregate_type, row.aggregate_id) == (
-            "order:42", {"tenant": "t1"}, "order", "42",
+        assert (row.key, row.headers, row.aggregate_type, row.aggregate_id, row.content_type) == (
+            "order:42", {"tenant": "t1"}, "order", "42", "text/plain",
         )  # fmt: skip
+        assert (row.priority, row.latest, row.payload) == (1, True, b"{}")
         assert row.locked_until == datetime(2030, 1, 1, tzinfo=UTC)
         assert rows.state(id) == "scheduled"
 

@@ -73,15 +73,6 @@ def over(rows: Rows) -> None:
 
 
 class TestTakeSingly:
-    def test_leases_a_due_message(self, store: Store, rows: Rows) -> None:
-        [id] = rows.insert(event_type="order.paid")
-        [taken] = take(store, {"orders": 10})
-        row = rows.one(id)
-        assert taken == Single(id, "order.paid", "orders", 0, str(row.lease))
-        assert (row.locked_by, row.begun, row.attempts) == (holder(), False, 0)
-        assert (row.last_error_code, row.last_error) == (None, None)
-        assert 55 < due_in(rows, id) <= 60
-
     def test_works_with_the_largest_numbers_that_settings_take(self, new_store: MakeStore, rows: Rows) -> None:
         largest: dict[str, Any] = {
             "max_attempts": 30_000, "max_age": CENTURY_SECONDS, "concurrency": 10_000, "rate_limit": 1_000_000,
@@ -116,10 +107,11 @@ class TestALeaseThatRanOut:
     def test_before_its_send_began_says_so_and_spends_nothing(
         self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:
-        first = single()
+        first, failed = single(), single(attempts=1, last_error_code="busy", last_error="later")
         over(rows)
-        [again] = take(store, {"orders": 1})
-        row = rows.one(first.id)
+        [again] = [taken for taken in take(store, {"orders": 2}) if taken.id == first.id]
+        row, failed_row = rows.one(first.id), rows.one(failed.id)
+        assert (failed_row.last_error_code, failed_row.last_error) == ("busy", "later")
         assert (row.last_error_code, row.attempts, again.attempts) == ("lease_expired", 0, 0)
         assert row.last_error == "claimed by worker-1, and the lease ran out before it was begun"
 
@@ -162,6 +154,12 @@ class TestALeaseThatRanOut:
         keep_house(store)
         rows.insert(2)
         assert sorted(len(take_batch(store).messages) for _ in range(2)) == [1, 2]
+
+    def test_hides_no_others_that_were_written_before(self, store: Store, rows: Rows) -> None:
+        rows.insert(2)
+        [id] = rows.insert(attempts=1, last_error_code="unsettled", last_error="why")
+        assert [single.id for single in take(store, {"orders": 1})] == [id]
+        assert len(take(store, {"orders": 10})) == 2
 
 
 class TestBegin:
@@ -294,8 +292,11 @@ class TestRecall:
         lease(2)
         taken = single()
         [later] = rows.insert(1, locked_until=seconds_from_now(60))
+        assert store.claims.take_slot("orders", 2)
+        store.claims.reserve_slots({"orders": (2, 1)})
         assert store.claims.recall("elsewhere:1") == 0
         assert store.claims.recall() == 1
+        assert [slot.number for slot in store.claims.reserve_slots({"orders": (2, 2)})] == [2]  # 1 is at work
         assert [str(row.id) for row in rows.hot() if due_in(rows, str(row.id)) <= 0] == [taken.id]
         assert begin(store, taken) is None
         assert [again.id for again in take(store, {"orders": 10})] == [taken.id]
@@ -313,11 +314,30 @@ class TestRecall:
     ) -> None:
         begun(store, single())
         lease(2)
+        rows.change(locked_until=seconds_from_now(600))  # as of a send that may take long
         assert store.claims.recall("elsewhere:1") == 0
         assert store.claims.recall(holder()) == 3
         keep_house(store)
         assert [(row.last_error_code, row.attempts) for row in rows.hot()] == [("unsettled", 1)] * 3
         assert [len(take_batch(store).messages) for _ in range(3)] == [1, 1, 1]
+
+
+def test_after_a_crash_what_is_due_or_claimed_says_so_unless_it_has_an_error(
+    store: Store, rows: Rows, single: MakeSingle
+) -> None:
+    store.claims.note_lost_commits()
+    begun(store, single())
+    single()
+    rows.insert(last_error_code="busy", last_error="later")
+    rows.insert()
+    rows.insert(locked_until=seconds_from_now(60))
+    with rows.engine.begin() as connection:
+        schema = store.settings.database_schema
+        crash = "facts || jsonb_build_object('counts_since', 'before') WHERE name = 'server'"
+        connection.execute(text(f"UPDATE {schema}.outbox_heartbeats SET facts = {crash}"))
+    assert store.claims.note_lost_commits() == 2
+    assert [row.last_error_code for row in rows.hot()] == [None, "database_crashed", "busy", "database_crashed", None]
+    assert store.claims.note_lost_commits() is None
 
 
 class TestBuryStrangers:

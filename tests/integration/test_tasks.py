@@ -32,7 +32,7 @@ from outbox_tasks.broker.names import (
     WAIT,
 )
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import BrokerUnreachable, DeadLetter
+from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow, DeadLetter
 from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -316,7 +316,12 @@ class TestClaim:
         self, app: Celery, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[Store] = []
-        monkeypatch.setattr(Claims, "note_lost_commits", lambda store: asked.append(store))
+
+        def ask(claims: Any) -> None:
+            asked.append(claims)
+            raise DatabaseTooSlow(url="here", reason="too many rows")
+
+        monkeypatch.setattr(Claims, "note_lost_commits", ask)
         for outages in (1, 2, 3):
             assert [run(app, CLAIM_TASK)[1] for _ in range(2)] == [NOTHING_CLAIMED] * 2
             assert len(asked) == outages

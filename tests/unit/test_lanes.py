@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from outbox_tasks.relay.store import lanes
-from outbox_tasks.relay.store.lanes import END, LONG_AGO, Lane, Lanes, Place, Snapshot
+from outbox_tasks.relay.store.lanes import END, LONG_AGO, Lane, Lanes, Place, Progress, Snapshot
 
 SHARES = {"orders": 10}
 FROM_FRONT_SECONDS = {("0", 0)}
@@ -61,3 +61,13 @@ def test_a_minute_that_ends_during_a_claim_does_not_skip_the_front(monkeypatch: 
     time.sleep(0.06)
     read(claimer)
     assert places(claimer) == FROM_FRONT_SECONDS
+
+
+def test_after_a_take_that_failed_all_is_read_from_the_front() -> None:
+    progress = Progress()
+    places(progress.lanes)
+    read(progress.lanes)
+    progress.places.of("orders").start = 7
+    with pytest.raises(OSError, match="gone"), progress.or_anew():
+        raise OSError("gone")
+    assert (places(progress.lanes), progress.places.of("orders").start) == (FROM_FRONT_SECONDS, 0)

@@ -143,7 +143,7 @@ class Place:
         """The next take may start here."""
         if life != self.life:
             self.life, self.start, self.free_since = life, start, LONG_AGO
-        self.start = max(self.start, start)
+        self.start = start
 
 
 class Places:
