@@ -154,7 +154,7 @@ def test_a_model_may_declare_such_keys() -> None:
         ("", "text", "text/plain; charset=utf-8"),
         ("NUL \0", "data", "text/plain; charset=utf-8"),
     ],
-    ids=repr,
+    ids=["a text", "bytes", "a bytearray", "a memoryview", "an empty text", "a text that PostgreSQL can't store"],
 )
 def test_text_and_bytes_stay_what_they_are(payload: Any, column: str, content_type: str) -> None:
     made = row(payload=payload, to="audit")
