@@ -261,11 +261,13 @@ class TestTrouble:
     ) -> None:
         monkeypatch.setattr(background, "RETRY_SECONDS", 0.01)
         bury(rows, 2)
-        runner = Runner(new_store(statement_timeout=0.05))
+        runner = Runner(new_store())
         slow = begin(runner, rate=0.5, wake=False)
         runner._slow[slow] = 4
         assert runner._turn({slow}, 15.0) == 0.0
         assert (runner._slow, act_of(runner, slow)["count"]) == ({}, 1)
+        runner.close()
+        runner = Runner(new_store(statement_timeout=0.05))
         with rows.engine.connect() as other, other.begin():
             other.execute(text(f"LOCK TABLE {rows.tables.messages} IN ACCESS EXCLUSIVE MODE"))
             act = ended(runner, begin(runner))
