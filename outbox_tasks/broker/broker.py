@@ -20,7 +20,7 @@ from kombu.serialization import prepare_accept_content
 from outbox_tasks.broker import stamp
 from outbox_tasks.broker.internals import keep_redis_client
 from outbox_tasks.broker.names import CLAIM_TASK, DRAIN_TASK, PUBLISH_TASK, queues_of
-from outbox_tasks.broker.pinned import PATIENCE, transport_options, trouble
+from outbox_tasks.broker.pinned import ANSWER_SECONDS, transport_options, trouble
 from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.tls import own_connection
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
@@ -102,7 +102,7 @@ class Broker:
             took = time.monotonic() - began
             self._slow_failures = self._slow_failures + 1 if took > FAILED_AT_ONCE_SECONDS else 0
             if self._slow_failures > 1:
-                self._spared_until = time.monotonic() + min(took, PATIENCE)
+                self._spared_until = time.monotonic() + min(took, ANSWER_SECONDS)
             raise self._unreachable(said(error).rstrip(".")) from error
         self._slow_failures = 0
 
@@ -222,7 +222,7 @@ class Broker:
         """A connection like the relay's, not yet open, and not from its pool."""
         conf = self.app.conf
         given, timeout = conf.broker_transport_options, self._timeout
-        ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or PATIENCE)
+        ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or ANSWER_SECONDS)
         options = {**ours, **given} if timeout is None else {**given, **ours}
         return own_connection(self.app, transport_options=options, connect_timeout=timeout)
 

@@ -12,11 +12,11 @@ from kombu.exceptions import KombuError
 from outbox_tasks.broker.tls import VerifyingAMQP
 from outbox_tasks.settings import Settings
 
-PATIENCE = 3.0
+ANSWER_SECONDS = 3.0
 """Seconds that the broker has to answer. Connections that died silently take this long each, one after another."""
 
 
-def transport_options(broker_url: str, settings: Settings, *, timeout: float = PATIENCE) -> dict[str, Any]:
+def transport_options(broker_url: str, settings: Settings, *, timeout: float = ANSWER_SECONDS) -> dict[str, Any]:
     """kombu's transport options for a broker. With the defaults a half-open connection hangs a worker for good."""
     # kombu would wait two seconds before it connects again. Refused tasks go back to the table instead.
     connecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
@@ -27,7 +27,7 @@ def transport_options(broker_url: str, settings: Settings, *, timeout: float = P
     return connecting | {
         "visibility_timeout": settings.visibility_timeout,
         "socket_timeout": timeout,
-        "socket_connect_timeout": min(timeout, PATIENCE),
+        "socket_connect_timeout": min(timeout, ANSWER_SECONDS),
         "socket_keepalive": True,
         "health_check_interval": 3,
         # No list of unacknowledged messages in Redis: the lease brings a lost task back, long before the visibility
@@ -43,7 +43,7 @@ class PinnedCelery(Celery):  # type: ignore[misc]
 
     amqp_cls = VerifyingAMQP
 
-    def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = PATIENCE) -> None:
+    def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = ANSWER_SECONDS) -> None:
         super().__init__(name, broker=broker, set_as_current=False)
         self.pinned_broker = broker
         is_relays = broker == settings.broker_url

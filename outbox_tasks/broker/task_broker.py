@@ -32,7 +32,7 @@ def app_of(destination: Destination, settings: Settings) -> PinnedCelery:
     return app
 
 
-def patience(producer: Producer, deadline: float) -> None:
+def limit_waits(producer: Producer, deadline: float) -> None:
     """Let each wait for RabbitMQ from now on end at the deadline: its client has no limit of its own. Raises
     `TimeoutError`."""
     remaining = deadline - time.monotonic()

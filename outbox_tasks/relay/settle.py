@@ -98,13 +98,13 @@ class _Settle:
         self._tell_the_breaker()
         leases, verdicts = self._store.leases, self._verdicts
         settle = partial(leases.settle, self._token, self._destination, verdicts)
-        (ours, more), failures = self._patiently(settle, partial(settle, unhurried=True))
+        (ours, more), failures = self._until_answered(settle, partial(settle, unhurried=True))
         if len(ours) == len(verdicts):
             return Settled(verdicts, more)
         lost = [v for v in verdicts if v.message.seq not in ours and v.step is not Step.HANDED]
         if in_vain := [verdict.message for verdict in lost if verdict.sent]:
             # An earlier try, whose answer did not arrive, may have settled them.
-            self._patiently(partial(leases.sent_in_vain, in_vain, tried_before=failures > 0))
+            self._until_answered(partial(leases.sent_in_vain, in_vain, tried_before=failures > 0))
         stale = {verdict.message.seq for verdict in lost}
         return Settled([replace(v, step=Step.STALE) if v.message.seq in stale else v for v in verdicts], more)
 
@@ -121,14 +121,14 @@ class _Settle:
         destination, traffic = self._destination, self._store.traffic
         outage = next((verdict for verdict in sent if verdict.step is Step.OUTAGE), None)
         if outage is None:
-            self._patiently(partial(traffic.recovered, destination))
+            self._until_answered(partial(traffic.recovered, destination))
             return
-        if self._patiently(partial(traffic.tripped, destination, self._token, outage.code, outage.error))[0]:
+        if self._until_answered(partial(traffic.tripped, destination, self._token, outage.code, outage.error))[0]:
             facts = {"destination": destination, "code": outage.code, "lease": self._token}
             log.warning("the circuit of %s is open for a while: %s", destination, outage.code, extra=facts)
             self._listener.circuit_opened(destination, outage.code, outage.error)
 
-    def _patiently(self, ask: Callable[[], R], unhurried: Callable[[], R] | None = None) -> tuple[R, int]:
+    def _until_answered(self, ask: Callable[[], R], unhurried: Callable[[], R] | None = None) -> tuple[R, int]:
         """Call `ask` until the database answers. After it was too slow, call `unhurried` instead: the same with more
         time. Returns the answer, and how many calls failed before."""
         for failures, pause in enumerate(chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1]))):

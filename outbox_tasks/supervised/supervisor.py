@@ -104,7 +104,7 @@ class Supervisor:
             log.error("task %s is not run: this worker can't read its header %r", task.request.id, RUN)
             raise Ignore
         try:
-            begun = _patiently(partial(self._begin, copy), BEGIN_TRIES_SECONDS)
+            begun = _until_answered(partial(self._begin, copy), BEGIN_TRIES_SECONDS)
         except AWAY as error:
             self._put_off(task, error)
             raise Ignore from None
@@ -145,7 +145,7 @@ class Supervisor:
         facts = {"destination": run.destination, "state": state, "waited": run.waited, "seconds": run.ran}
         task_ran.send(sender=self.app, task=run.task.name, **facts)
         try:
-            is_recorded = _patiently(partial(self._end, run, state, retval), END_TRIES_SECONDS)
+            is_recorded = _until_answered(partial(self._end, run, state, retval), END_TRIES_SECONDS)
         except AWAY as error:
             text = "the end of task %s (%s) could not be recorded, so it will run again: %s"
             log.error(text, run.request.id, state, error)
@@ -218,7 +218,7 @@ def _described(error: BaseException) -> tuple[str, str, str]:
     return type(error).__name__, without_secrets(said(error)), trace
 
 
-def _patiently(act: Callable[[bool], R], seconds: float) -> R:
+def _until_answered(act: Callable[[bool], R], seconds: float) -> R:
     """Call `act` until it raises none of `AWAY`, for so many seconds. Its argument says whether this is not the first
     call."""
     deadline = time.monotonic() + seconds

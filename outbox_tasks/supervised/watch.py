@@ -45,7 +45,7 @@ RETRY_SECONDS = 1.0
 """Seconds until the next try while the database is away, and until a second look."""
 
 
-class _Impatient(Runs):
+class _QuickRuns(Runs):
     """A run that ends in the application's own transaction may lock its row for long. Renewals of other runs don't wait
     for that."""
 
@@ -165,7 +165,7 @@ class Watch:
             self._thread.join(5.0)
 
     def _run(self) -> None:
-        runs = _Impatient.connect(self._supervisor.settings)
+        runs = _QuickRuns.connect(self._supervisor.settings)
         beaten, wait = -HEARTBEAT_SECONDS, 0.0
         while not self._ended:
             self._wanted.wait(wait)

@@ -39,10 +39,10 @@ class Liveness:
         """Seconds since the loop last turned while it was connected, or since the start."""
         return time.monotonic() - self._ticked
 
-    def trouble(self, patience: float = STUCK_SECONDS) -> str | None:
-        """What has been wrong for more than `patience` seconds; None if nothing has."""
+    def trouble(self, stuck_seconds: float = STUCK_SECONDS) -> str | None:
+        """What has been wrong for more than `stuck_seconds`; None if nothing has."""
         age = self.age
-        if age <= patience or (self.connected and self._solo and age < _running_for_at_most()):
+        if age <= stuck_seconds or (self.connected and self._solo and age < _running_for_at_most()):
             return None
         if not self.connected:
             return f"it has been without its broker for {age:.0f} s"

@@ -37,7 +37,7 @@ FAULTS = [
           "sentinels are asked without TLS"),
     Fault(TLS, "    except ValueError:  # its text may quote a password\n        raise",
           "    except TypeError:\n        raise", OF_TLS, "a URL that can't be read shows its password"),
-    Fault(BROKER, "min(took, PATIENCE)", "max(took, PATIENCE)", UNIT, "a broker that is back is spared"),
+    Fault(BROKER, "min(took, ANSWER_SECONDS)", "max(took, ANSWER_SECONDS)", UNIT, "a broker that is back is spared"),
     Fault("outbox_tasks/broker/places.py", "if not colon or not port.isdecimal():", "if not colon:", TWO,
           "an IPv6 address with and without the usual port counts as two brokers"),
     Fault("outbox_tasks/broker/pinned.py", "settings.broker_password if is_relays else None",

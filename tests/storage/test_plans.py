@@ -92,7 +92,7 @@ def hops(seqs: list[int]) -> Asked:
     failed = [
         {"seq": seq, "step": "outage", "attempts": 1, "wait": 1.0, "code": "away", "error": "gone"} for seq in seqs
     ]
-    verdict = {"blocks": True, "patience": 5, "verdict": json.dumps(failed)}
+    verdict = {"blocks": True, "spared_outages": 5, "verdict": json.dumps(failed)}
     look = {"known": NAMES, "grace": 3600.0, "past": "", "look": 1000, "most": 100}
     return [
         ("claim/due.sql", 20_000, {"known": known, "most": 5, "others": 100, "past": ""}),

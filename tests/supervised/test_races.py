@@ -58,7 +58,7 @@ def settle_of(batch: Batch) -> dict[str, Any]:
         "token": batch.token,
         "destination": "orders",
         "blocks": True,
-        "patience": 10,
+        "spared_outages": 10,
         "verdict": json.dumps(verdicts),
     }
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from kombu import Producer
 
 from outbox_tasks.broker.broker import batch
-from outbox_tasks.broker.task_broker import app_of, canary, dropped_in_trouble, patience, plant_canary
+from outbox_tasks.broker.task_broker import app_of, canary, dropped_in_trouble, limit_waits, plant_canary
 from outbox_tasks.database.connection import Database
 from outbox_tasks.destinations.common import options
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, PermanentError, TransientError
@@ -96,7 +96,7 @@ class CeleryTaskPublisher:
                 together = getattr(producer, "supports_batch_publish", False)  # kombu has it since 5.7
                 with batch(producer, max(1, len(tasks))):
                     for place, task in tasks.items():
-                        patience(producer, deadline)
+                        limit_waits(producer, deadline)
                         try:
                             task.send(producer)
                         except self._app.trouble:

@@ -105,7 +105,7 @@ class RabbitSender:
             self._drop()
         if self._link is None:
             self._link = self._transport.establish_connection()
-            self._link.patience(deadline)
+            self._link.limit_waits(deadline)
             channel = self._channel = self._link.channel()
             if self._declared is not None:
                 self._declared(channel).declare()
@@ -128,11 +128,11 @@ class RabbitSender:
         try:
             self._write(deadline)
             while self._pending:
-                self._link.patience(deadline)
+                self._link.limit_waits(deadline)
                 self._link.drain_events()
         except amqp.ChannelError as error:
             unconfirmed = [number for number in range(len(self._entries)) if number not in self._outcomes]
-            self._link.patience(deadline)
+            self._link.limit_waits(deadline)
             self._listen()  # py-amqp has opened the channel again
             alone = len(unconfirmed) == 1 or isinstance(error, amqp.NotFound)
             text = f"the broker closed the channel because of one of several, which it may have taken: {error}"
@@ -142,7 +142,7 @@ class RabbitSender:
     def _write(self, deadline: float) -> None:
         self._returned.clear()
         for number, entry in enumerate(self._entries):
-            self._link.patience(deadline)
+            self._link.limit_waits(deadline)
             try:
                 message = self._message(entry)
                 key = entry.event_type if self._key is None else self._key
@@ -210,7 +210,7 @@ class Link(pyamqp.Connection):
             self.collect()
             raise
 
-    def patience(self, deadline: float) -> None:
+    def limit_waits(self, deadline: float) -> None:
         """Let each read and write from now on end at the deadline. Raises `TimeoutError`."""
         remaining = deadline - time.monotonic()
         if remaining <= 0:

@@ -83,7 +83,7 @@ class Link:
         self._used = time.monotonic()
         return task.result()
 
-    async def connect(self, options: Mapping[str, Any], patience: float) -> None:
+    async def connect(self, options: Mapping[str, Any], seconds: float) -> None:
         """Connect to one of the servers."""
         options = dict(options)
         if options.get("tls"):
@@ -96,7 +96,7 @@ class Link:
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
-                connect_timeout=patience,  # type: ignore[arg-type] # it is handed to asyncio, which takes fractions
+                connect_timeout=seconds,  # type: ignore[arg-type] # it is handed to asyncio, which takes fractions
                 pending_size=0,  # no flush before all is handed over
                 error_cb=self._on_error,
                 closed_cb=self._on_closed,
@@ -110,18 +110,18 @@ class Link:
         """Whether the connection still answers; one that was used a moment ago is not asked."""
         if time.monotonic() - self._used < TRUSTED_SECONDS:
             return True
-        patience = (deadline - time.monotonic()) / 4
+        seconds = (deadline - time.monotonic()) / 4
         try:
-            self.run(self._unless_over(self._client.flush(patience)), deadline)  # type: ignore[arg-type] # as above
+            self.run(self._unless_over(self._client.flush(seconds)), deadline)  # type: ignore[arg-type] # as above
         except (Error, OSError):
             return False
         return True
 
-    async def send(self, entries: Mapping[int, Entry], outcomes: dict[int, Outcome], patience: float) -> None:
+    async def send(self, entries: Mapping[int, Entry], outcomes: dict[int, Outcome], seconds: float) -> None:
         """Publish all; `outcomes` fills as the acknowledgements come."""
 
         async def send_one(index: int, entry: Entry) -> None:
-            outcomes[index] = await self._acknowledged(entry, patience)
+            outcomes[index] = await self._acknowledged(entry, seconds)
 
         await self._unless_over(asyncio.gather(*(send_one(index, entry) for index, entry in entries.items())))
 
@@ -139,14 +139,14 @@ class Link:
             working.cancel()
             over.cancel()
 
-    async def _acknowledged(self, entry: Entry, patience: float) -> Outcome:
+    async def _acknowledged(self, entry: Entry, seconds: float) -> Outcome:
         """Publish one message, and wait for the stream's answer."""
         subject, payload, headers = entry
         size = _size(entry)
         if size > self._client.max_payload:  # the server would close the connection
             return Outcome.dead("too_large", f"{size} bytes; max_payload is {self._client.max_payload}")
         try:
-            await self._stream.publish(subject, payload, patience, headers=headers)
+            await self._stream.publish(subject, payload, seconds, headers=headers)
         except NoStreamResponseError:
             return Outcome.outage("unroutable", "no stream takes this subject, or JetStream is not available")
         except APIError as error:

@@ -57,8 +57,8 @@ class Link:
             with ExitStack() as opening:
                 client = opening.enter_context(closing(self._client(opening)))
                 # A topic's sender is the same. No keep-alive: its thread would read from the connection too.
-                patience = min(1.0, self._timeout / 4)
-                sender = client.get_queue_sender(self._address.entity, socket_timeout=patience, keep_alive=0)
+                answer_seconds = min(1.0, self._timeout / 4)
+                sender = client.get_queue_sender(self._address.entity, socket_timeout=answer_seconds, keep_alive=0)
                 sender.create_message_batch()  # connects, to ask how large one may be
                 self._sender, self._opened = sender, opening.pop_all()
         return self._sender

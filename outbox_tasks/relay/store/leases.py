@@ -58,7 +58,7 @@ class Leases(Database):
             limit,
             **fence,
             blocks=self.settings.dead_blocks(destination),
-            patience=self.settings.breaker_failures,
+            spared_outages=self.settings.breaker_failures,
             verdict=json.dumps([self._row(verdict) for verdict in verdicts]),
         )
         return {row.seq for row in rows}, any(row.more for row in rows)

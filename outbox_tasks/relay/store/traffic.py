@@ -140,7 +140,7 @@ class Traffic(Database):
     def outstanding(self) -> dict[str, tuple[int, int]]:
         """Of each destination, how many singles and batches are on their way, and of how many the send is slow."""
         # A send that takes a quarter of a second is slow.
-        rows = self.ask("traffic/outstanding.sql", patience=0.25, hold=self.settings.queue_lease)
+        rows = self.ask("traffic/outstanding.sql", slow_seconds=0.25, hold=self.settings.queue_lease)
         return {row.destination: (row.leases, row.slow) for row in rows}
 
     def probe(self, tokens: dict[str, str]) -> set[str]:

@@ -8,7 +8,7 @@
 --   handed            It is a supervised task, which must begin to run within `wait` seconds; that time doubles whenever it did not.
 --                     If a quick worker has begun it already, it is not in the lease any more, and its run has its key.
 --
--- token; destination; blocks; patience: outages in a row of a message are spared if they are fewer; verdict: JSON rows of seq, step,
+-- token; destination; blocks; spared_outages: outages in a row of a message are spared if they are fewer; verdict: JSON rows of seq, step,
 -- wait (seconds), attempts (with this one, if it was sent), code, error, and token (of a retry). If code is null, the last error stays.
 -- Returns the numbers of the messages that were still in the lease, and whether more messages of their keys are due.
 WITH lease AS MATERIALIZED (
@@ -25,7 +25,7 @@ WITH lease AS MATERIALIZED (
          -- outage, which says nothing about the message. But if the message has met more outages in a row than the destination,
          -- other messages get through, and this message may be the cause.
          coalesce(t.spared, 0) + (coalesce(r.code = 'failed_together', false) OR r.step = 'outage' AND (
-           coalesce(t.outages, 0) + 1 < :patience::integer
+           coalesce(t.outages, 0) + 1 < :spared_outages::integer
            OR EXISTS (SELECT FROM :schema.outbox_destinations d
                       WHERE d.name = :destination AND (d.opened_at IS NOT NULL OR d.failures > t.outages))
          ))::integer AS spared,
