@@ -28,9 +28,6 @@ TASKS = (CLAIM_TASK, PUBLISH_TASK, DRAIN_TASK, MAINTAIN_TASK, FEED_TASK)
 BY_BEAT = "outbox_beat"
 """The header of a task that beat has sent. A claim by a nudge has none."""
 
-IN_TIME = "outbox_in_time"
-"""The header of a claim that waits until a message is due."""
-
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE, MAINTAIN_QUEUE)
 
 ALL_QUEUES = (*QUEUES, FEED_QUEUE)

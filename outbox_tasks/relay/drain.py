@@ -37,14 +37,13 @@ def drain(
     listener: Listener,
     *,
     stop: Callable[[], bool] = lambda: False,
-    seconds: float = DRAIN_SECONDS,
 ) -> Drained:
     """Take, send and settle what is due for a destination, until nothing is due, or the time is over, or `stop()` is
     true, which is asked after each batch. Failed messages go back to the table.
 
     Raises `DatabaseUnavailable`. Then the lease of the batch runs out.
     """
-    drained, deadline = Drained(), time.monotonic() + seconds
+    drained, deadline = Drained(), time.monotonic() + DRAIN_SECONDS
     while batch := store.takes.take(destination):
         if batch.messages:
             began = time.monotonic()

@@ -21,16 +21,19 @@ def publish(
     by_celery: bool = False,
 ) -> Settled | None:
     """Send a single. None: the lease is not ours any more, or the destination gets nothing now. Then the lease is given
-    back, which changes nothing if it is not ours.
+    back, which changes nothing if it is not ours. Also None: a relay with newer settings has claimed it, and the
+    destination is not configured here. Then the lease runs out, which its message says.
 
     Raises `DatabaseUnavailable` if the send could not begin, or could not be settled.
     """
+    if destination not in store.settings.destinations:
+        return None
     began = time.monotonic()
     message = store.leases.begin(token, destination)
     if message is None:
         store.leases.give_back([token])
         return None
     # Only the claim looks at the limits of a destination, so what fails there goes back to the table.
-    by_celery = by_celery and destination in store.settings.destinations and not store.limits.of(destination).is_limited
+    by_celery = by_celery and not store.limits.of(destination).is_limited
     verdicts = send(store.settings, publishers, destination, [message], by_celery=by_celery)
     return settle(store, token, destination, verdicts, listener, began)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher, load, outcomes_of
-from outbox_tasks.model import UNKNOWN_DESTINATION, LeasedMessage, Outcome, Result
+from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 
@@ -91,13 +91,3 @@ def _is_refused(outcomes: Sequence[Outcome]) -> bool:
     """Whether the password was refused, and nothing else: behind a message that failed, none of its key may be sent."""
     failures = (Result.RETRY, Result.OUTAGE, Result.DEAD)
     return {outcome.code for outcome in outcomes if outcome.result in failures} == {"unauthorized"}
-
-
-def send_at_once(
-    publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
-) -> list[Outcome]:
-    """One outcome per message, whatever the publisher does."""
-    publisher = publishers.get(destination)
-    if publisher is None:  # a relay with newer settings has claimed them, and can also send them
-        return [Outcome.retry(UNKNOWN_DESTINATION, f"{destination!r} is not configured here")] * len(messages)
-    return outcomes_of(publisher.publish, destination, messages)

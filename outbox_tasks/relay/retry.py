@@ -8,7 +8,6 @@ from celery.utils.time import get_exponential_backoff_interval
 
 from outbox_tasks.model import FAILED_TOGETHER, TOO_LARGE, LeasedMessage, Outcome, Result, Step, Verdict
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import without_secrets
 
 JITTER_SHARE = 0.25
@@ -17,9 +16,6 @@ shorter: a destination may have asked for the wait."""
 
 LONGEST_ASKED_SECONDS = 86_400.0
 """The longest wait that a destination can ask for: no answer may delay a message for ever."""
-
-DEFAULT_MAX_ATTEMPTS: int = Destination.model_fields["max_attempts"].default
-"""For a destination that is not configured here."""
 
 SUPERSEDED, TOO_OLD = "superseded", "too_old"
 """Codes of messages that are not sent any more: a newer message replaces it, or `max_age` is over."""
@@ -36,28 +32,21 @@ def backoff(settings: Settings, attempts: int, *, at_least: float = 0.0) -> floa
 
 def retry_after(outcome: Outcome) -> float:
     """The seconds that the destination asked for, within bounds: a publisher passes on any number."""
-    try:
-        seconds = float(outcome.retry_after or 0.0)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return min(max(0.0, seconds), LONGEST_ASKED_SECONDS)  # in this order NaN becomes 0
+    return min(max(0.0, outcome.retry_after or 0.0), LONGEST_ASKED_SECONDS)  # in this order NaN becomes 0
 
 
 def unsendable(settings: Settings, message: LeasedMessage, *, newer: bool) -> Verdict | None:
-    """What happens to a message that must not be sent. None: it may be sent, also if its destination is not configured
-    here: then it is left to a relay that knows the destination. `newer`: it has failed, and there is a newer message of
-    its key. There are five cases:
+    """What happens to a message that must not be sent. None: it may be sent. `newer`: it has failed, and there is a
+    newer message of its key. There are five cases:
 
     1. The newer message replaces it. 2. It is too old. 3. It is larger than its destination takes. 4. It has spent its
     attempts: the last one ended without a settle. 5. The database did not return its payload in time: that counts as a
     failed attempt.
     """
-    configured = settings.destinations.get(message.destination)
+    configured = settings.destinations[message.destination]
     if newer:
         error = "it had failed, and there is a newer message of its key"
         return Verdict(message, Step.DISCARDED, 0.0, SUPERSEDED, error, sent=False)
-    if configured is None:
-        return None
     if configured.max_age is not None and message.age > configured.max_age:
         error = f"not delivered within {configured.max_age:g} seconds"
         return Verdict(message, Step.DEAD, 0.0, TOO_OLD, error, sent=False)
@@ -88,22 +77,20 @@ def judge(settings: Settings, message: LeasedMessage, outcome: Outcome, *, by_ce
         return Verdict(message, Step.HANDED, outcome.within)
     if outcome.result is Result.BEHIND:
         return Verdict(message, Step.BEHIND, sent=False)
-    configured = settings.destinations.get(message.destination)
+    configured = settings.destinations[message.destination]
     code = outcome.code and outcome.code[:MAX_CODE]
-    error = outcome.error and without_secrets(outcome.error, *([configured.url] if configured else []), most=MAX_ERROR)
+    error = outcome.error and without_secrets(outcome.error, configured.url, most=MAX_ERROR)
     if outcome.result is Result.DISCARDED:
         return Verdict(message, Step.DISCARDED, 0.0, code, error)
     if outcome.code == FAILED_TOGETHER:
         return Verdict(message, Step.LATER, backoff(settings, message.spent), code, error)
-    max_attempts = DEFAULT_MAX_ATTEMPTS if configured is None else configured.max_attempts
     is_outage = outcome.result is Result.OUTAGE
-    if outcome.result is Result.DEAD or (not is_outage and message.spent >= max_attempts):
+    if outcome.result is Result.DEAD or (not is_outage and message.spent >= configured.max_attempts):
         return Verdict(message, Step.DEAD, 0.0, code, error)
     if is_outage:
         wait = min(backoff(settings, message.attempts), settings.breaker_pause_max)
         return Verdict(message, Step.OUTAGE, max(wait, retry_after(outcome)), code, error)
     wait = backoff(settings, message.spent, at_least=retry_after(outcome))
-    # A task that waits in Redis must not outlive the visibility timeout. A destination that is not configured here is
-    # left to another relay.
-    is_short = wait <= settings.native_retry_max * (1 + JITTER_SHARE) and configured is not None
+    # A task that waits in Redis must not outlive the visibility timeout.
+    is_short = wait <= settings.native_retry_max * (1 + JITTER_SHARE)
     return Verdict(message, Step.RETRY if by_celery and is_short else Step.LATER, wait, code, error)

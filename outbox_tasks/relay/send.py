@@ -7,10 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from outbox_tasks.destinations import Publisher
+from outbox_tasks.destinations import Publisher, outcomes_of
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import LeasedMessage, Outcome, Result, Step, Verdict
-from outbox_tasks.relay.publishers import send_at_once
 from outbox_tasks.relay.retry import judge, unsendable
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
@@ -26,10 +25,9 @@ def send(
 ) -> list[Verdict]:
     """A verdict for each message of a destination, in their order. `by_celery`: Celery may try it again soon."""
     verdicts = _judged_unsent(settings, destination, messages)
-    sendable = [message for message in messages if message.seq not in verdicts] if verdicts else messages
+    sendable = [message for message in messages if message.seq not in verdicts]
     if sendable:
-        configured = settings.destinations.get(destination)
-        with tracing.sending(destination, configured.scheme if configured else "", sendable) as sends:
+        with tracing.sending(destination, settings.destinations[destination].scheme, sendable) as sends:
             sends.outcomes = send_in_order(settings, publishers, destination, sends.messages)
         for message, outcome in zip(sendable, sends.outcomes, strict=True):
             verdicts[message.seq] = judge(settings, message, outcome, by_celery=by_celery)
@@ -66,20 +64,21 @@ def send_in_order(
     keeps the order itself gets all messages at once.
     """
     try:
-        publisher = publishers.get(destination)
+        publisher = publishers[destination]
     except OutboxError as error:  # such as a library that is not installed here: the others are sent all the same
         return [Outcome.outage("unusable", str(error))] * len(messages)
-    if getattr(publisher, "keeps_order", False) or len(waves := _waves(messages)) == 1:
-        return send_at_once(publishers, destination, messages)
+    if getattr(publisher, "keeps_order", False):
+        return outcomes_of(publisher.publish, destination, messages)
     passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
     deadline = time.monotonic() + settings.sending_time_of(destination)
     outcomes: dict[int, Outcome] = {}
     blocked_keys: set[str | None] = set()
-    for wave in waves:
+    for wave in _waves(messages):
         if outcomes and time.monotonic() > deadline:
             break
         free = [message for message in wave if message.key not in blocked_keys]
-        for message, outcome in zip(free, send_at_once(publishers, destination, free) if free else (), strict=True):
+        answers = outcomes_of(publisher.publish, destination, free) if free else []
+        for message, outcome in zip(free, answers, strict=True):
             outcomes[message.seq] = outcome
             if outcome.result not in passing:
                 blocked_keys.add(message.key)

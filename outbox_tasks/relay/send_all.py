@@ -5,7 +5,6 @@ It claims, publishes and drains as workers do, so any number of such processes a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
@@ -16,7 +15,6 @@ from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.satellites import satellites
-from outbox_tasks.settings.pipe import DRAIN_SECONDS
 
 
 def send_all(
@@ -37,10 +35,10 @@ def send_all(
         for single in singles:
             if published := publish(store, publishers, single.destination, single.token, listener):
                 drained.steps[published.verdict.step] += 1
-        ends, served = time.monotonic() + DRAIN_SECONDS, set[str]()
+        served = set[str]()
         for slot in slots:
             # A slot that is not used is given back, so that workers may have it.
-            if stop() or time.monotonic() > ends or slot.destination in served:
+            if stop() or slot.destination in served:
                 store.claims.end_drain(slot)
                 continue
             served.add(slot.destination)

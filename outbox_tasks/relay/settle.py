@@ -39,9 +39,6 @@ class Listener:
         """The messages of a lease are settled; `seconds` is the time since their send began."""
 
 
-NOBODY = Listener()
-
-
 class Settled(NamedTuple):
     """How the settle of a lease ended."""
 
@@ -62,34 +59,32 @@ def settle(
     token: str,
     destination: str,
     verdicts: list[Verdict],
-    listener: Listener = NOBODY,
-    began: float | None = None,
+    listener: Listener,
+    began: float,
 ) -> Settled:
     """Record the verdicts on all messages of a lease. `began`: when their send began, by `time.monotonic`.
 
     Raises `DatabaseUnavailable` if the database stays away. Then the lease runs out, and each message is sent again,
     with the cause on it.
     """
-    now = time.monotonic()
     listener.sent(destination, verdicts)
-    settled = _Settle(store, token, destination, verdicts, listener, now).record()
+    settled = _Settle(store, token, destination, verdicts, listener).record()
     for verdict in settled.verdicts:
         if verdict.step is Step.DEAD:
             listener.dead(verdict)
-    listener.done(destination, token, settled.verdicts, time.monotonic() - (now if began is None else began))
+    listener.done(destination, token, settled.verdicts, time.monotonic() - began)
     return settled
 
 
 class _Settle:
     """The settle of one lease. While the database is away, each statement is tried again, until the deadline."""
 
-    def __init__(
-        self, store: Store, token: str, destination: str, verdicts: list[Verdict], listener: Listener, now: float
-    ) -> None:
+    def __init__(self, store: Store, token: str, destination: str, verdicts: list[Verdict], listener: Listener) -> None:
         self._store, self._token, self._destination, self._verdicts = store, token, destination, verdicts
         self._listener = listener
         # What Celery's time limit leaves after the slowest send.
-        self._deadline = now + store.settings.sending_time_of(destination) + store.settings.statement_timeout
+        left = store.settings.sending_time_of(destination) + store.settings.statement_timeout
+        self._deadline = time.monotonic() + left
 
     def record(self) -> Settled:
         """There are three cases. 1. The lease was still ours: all is recorded. 2. It was lost before the messages were

@@ -58,7 +58,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_lost_wait": 1.0,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "beat_schedule": beat_schedule(settings),
-        "beat_scheduler": "outbox_tasks.worker.schedule:Scheduler",
+        # In memory: nothing in the schedule needs remembering, and a file can be lost, locked or damaged.
+        "beat_scheduler": "celery.beat:Scheduler",
         "beat_max_loop_interval": settings.claim_interval,
     }
 

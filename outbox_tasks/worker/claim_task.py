@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
 from typing import Any
 
 from celery import Task
 
-from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, IN_TIME
-from outbox_tasks.errors import BrokerUnreachable, CrossedWires, DatabaseTooSlow, DatabaseUnavailable, OutboxError
+from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK
+from outbox_tasks.errors import BrokerUnreachable, CrossedWires, DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.settings import CLAIM_QUEUE
@@ -44,8 +43,7 @@ def add_claim(resources: Resources, common: dict[str, Any]) -> None:
     )
     def outbox_claim(self: Task) -> str:
         began = time.monotonic()
-        headers = self.request.headers or {}
-        if headers.get(BY_BEAT):
+        if (self.request.headers or {}).get(BY_BEAT):
             ran.send(sender=resources.app, what="beat")
         try:
             _end_lost_leases(resources)
@@ -65,22 +63,7 @@ def add_claim(resources: Resources, common: dict[str, Any]) -> None:
         for message in tally.buried:
             listener.buried(message)
         claimed.send(sender=resources.app, tally=tally, seconds=time.monotonic() - began)
-        if headers.get(BY_BEAT) or headers.get(IN_TIME):
-            with suppress(OutboxError):  # beat's next claim does it
-                _return_in_time(self, resources)
         return str(tally) if tally.did_something else NOTHING_CLAIMED
-
-
-def _return_in_time(task: Task, resources: Resources) -> None:
-    """Send the next claim for the moment when a message is due, if that is before beat's. It waits in the worker."""
-    now = time.monotonic()
-    if now < resources.claim_returns_at or not resources.tasks_may_wait:
-        return
-    wait = resources.store.claims.next_due(resources.settings.claim_interval)
-    if wait is not None:
-        wait = max(wait, 0.05)  # messages that are due soon after one another share a claim
-        resources.claim_returns_at = now + wait
-        task.apply_async(countdown=wait, headers={IN_TIME: True})
 
 
 def _end_lost_leases(resources: Resources) -> None:

@@ -53,8 +53,4 @@ def _running_for_at_most() -> float:
     """Seconds for which the running tasks may hold up the loop of a solo pool: their longest time limit."""
     from celery.worker import state
 
-    try:
-        limits = [getattr(request.task, "time_limit", None) or inf for request in state.active_requests]
-    except RuntimeError:  # a task began just now, so the loop turns
-        return inf
-    return max(limits, default=0.0)
+    return max((getattr(request.task, "time_limit", None) or inf for request in state.active_requests), default=0.0)

@@ -14,7 +14,7 @@ from celery.worker.request import Request
 
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.processes import alive, holder, is_gone, neighbourhood
+from outbox_tasks.relay.store.processes import is_gone, neighbourhood
 from outbox_tasks.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ class LeasingRequest(Request):
     def on_failure(self, exc_info: Any, *args: Any, **keywords: Any) -> Any:
         """Celery calls this when the task failed, or its process ended or is about to be killed."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, WorkerLostError | TimeLimitExceeded) and self.worker_pid:
-            end_leases_of_dead_processes(self.task.app.outbox_relay.settings, self.worker_pid)
+        if isinstance(error, WorkerLostError | TimeLimitExceeded):
+            end_leases_of_dead_processes(self.task.app.outbox_relay.settings)
         return super().on_failure(exc_info, *args, **keywords)
 
 
@@ -63,20 +63,17 @@ class PublishRequest(LeasingRequest):
         return bool(super().revoked())
 
 
-def end_leases_of_dead_processes(settings: Settings, pid: int | None = None) -> None:
-    """End the leases of `pid`, which was one of this worker's pool, and of other dead processes of this host, so that
-    their messages need not wait until the leases run out. In the background: the worker goes on meanwhile."""
-    threading.Thread(target=_end_leases, args=(settings, pid), name="outbox-leases", daemon=True).start()
+def end_leases_of_dead_processes(settings: Settings) -> None:
+    """End the leases of the dead processes of this host, so that their messages need not wait until the leases run out.
+    In the background: the worker goes on meanwhile."""
+    threading.Thread(target=_end_leases, args=(settings,), name="outbox-leases", daemon=True).start()
 
 
-def _end_leases(settings: Settings, pid: int | None) -> None:
+def _end_leases(settings: Settings) -> None:
     for pause in PAUSES_SECONDS:
         time.sleep(pause)
         # No connection stays open meanwhile: a process that the pool forks must not share it.
         with suppress(DatabaseUnavailable), closing(Store.connect(settings)) as store:
-            dead = {name for name in store.claims.holders(neighbourhood()) if is_gone(name)}
-            # The system gives the number of `pid` to no other process until its parent has waited for it.
-            dead |= {holder(pid)} if pid is not None and not alive(pid) else set()
-            for name in sorted(dead):
-                if count := store.claims.recall(name):
+            for name in store.claims.holders(neighbourhood()):
+                if is_gone(name) and (count := store.claims.recall(name)):
                     log.warning("the process %s is gone: %d leases end now", name, count)

@@ -40,8 +40,6 @@ class Resources:
         """Whether the table may say that the broker belongs to another outbox."""
         self.database_was_away = True
         """Whether the database may have lost its last commits since a claim of this process last asked."""
-        self.claim_returns_at = 0.0
-        """When the next claim of this process comes by itself."""
         self.pace = Pace()
         self._tasks_may_wait: bool | None = None
         self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))

@@ -48,16 +48,6 @@ def _options(queue: str) -> dict[str, Any]:
     return {"queue": queue, "headers": {BY_BEAT: True}}
 
 
-class Scheduler(beat.Scheduler):
-    """Sleeps until an entry is due. Celery's wakes up 10 ms earlier and looks again and again until then: with an entry
-    a second that takes up to 1 % of a core. In memory, since nothing in the schedule needs remembering: a file can be
-    lost, locked or damaged."""
-
-    def adjust(self, n: float | None, drift: float = 0.0) -> float | None:
-        """How long to sleep if an entry is due in `n` seconds."""
-        return n if n is None else n + drift
-
-
 def keep_pace(app: Celery) -> None:
     """Let beat of this app go on if the clock of its host is set back. Celery compares times of day: it would wait
     until the clock shows again when an entry last ran."""

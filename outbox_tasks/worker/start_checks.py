@@ -15,7 +15,6 @@ from outbox_tasks.broker.places import joined, same_place
 from outbox_tasks.database.activity import CROSSED, LATE_SECONDS
 from outbox_tasks.destinations import is_green
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires, DatabaseUnavailable
-from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE
@@ -36,9 +35,6 @@ def check(resources: Resources) -> None:
     settings = resources.settings
     if not resources.app.amqp.queues.consume_from.keys().isdisjoint((CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE)):
         settings.check_destinations()
-    for two in two_places(settings):
-        level = logging.WARNING if two.breaks else logging.INFO
-        log.log(level, "two settings name two places, and the first one counts: %s", two.fact)
     store, publishers = Store.connect(settings), Publishers(settings)
     try:
         for name in publishers:

@@ -13,9 +13,7 @@ import psutil
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
-from outbox_tasks import Outbox
 from outbox_tasks.local.binaries import postgres_programs
 from tests.acceptance.conftest import settled
 from tests.acceptance.nodes import Relay
@@ -73,26 +71,6 @@ def test_every_worker_answers_and_none_listens(celery_setup: CeleryTestSetup, re
     states = {each.status for process in processes for each in process.net_connections("inet")}
     assert psutil.CONN_ESTABLISHED in states
     assert psutil.CONN_LISTEN not in states
-
-
-def test_a_committed_row_is_delivered_as_it_was_written_and_a_rolled_back_one_is_not(
-    engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
-) -> None:
-    with Session(engine) as session:
-        session.begin()
-        lost = outbox.publish(session, "order.created", {"id": 1}, to="orders")
-        session.rollback()
-        with session.begin():
-            id = outbox.publish(session, "order.created", {"id": 42}, to="orders", key="o:42", headers={"tenant": "t1"})
-            with session.begin_nested() as savepoint:
-                inner = outbox.publish(session, "order.created", {"id": 3}, to="orders")
-                savepoint.rollback()
-    [entry] = eventually(lambda: [e for e in stream.entries() if e["ce_id"] == str(id).encode()])
-    assert entry["data"] == b'{"id":42}'
-    assert (entry["ce_type"], entry["ce_partitionkey"], entry["h_tenant"]) == (b"order.created", b"o:42", b"t1")
-    settled(rows)
-    assert rows.state(id) == "sent"
-    assert not {str(lost), str(inner)} & set(stream.ids())
 
 
 def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(

@@ -86,28 +86,21 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
     app.close()
 
 
-def test_a_failure_that_passes_is_retried_by_celery_and_no_result_is_kept(
+def test_a_failure_that_passes_is_retried_by_celery_and_one_for_good_is_a_dead_letter_and_an_alert(
     celery_setup: CeleryTestSetup, publish: Any, rows: Rows, broker_url: str
 ) -> None:
-    id = publish("told", {"fail": 2})
-    eventually(lambda: rows.state(id) == "sent")
+    """The application's Task class would retry both. No result is kept."""
+    id, dead = publish("told", {"fail": 2}), publish("told", {"refuse": "never"})
+    eventually(lambda: (rows.state(id), rows.state(dead)) == ("sent", "dead"))
     [row] = [row for row in rows.shown() if str(row.id) == id]
     assert (row.attempts, row.last_error_code) == (3, "told")
     assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] retry: Retry in [12]", said(celery_setup))) == 2
-    ours = re.compile(rb"outbox_tasks|" + id.encode())
+    ours = re.compile(rb"outbox_tasks|" + id.encode() + b"|" + dead.encode())
     with redis.Redis.from_url(broker_url) as client:
         results = eventually(lambda: [client.get(key) for key in client.keys("*celery-task-meta-*")])
     assert not [result for result in results if result and ours.search(result)]
-
-
-def test_a_failure_for_good_is_a_dead_letter_and_an_alert(
-    celery_setup: CeleryTestSetup, publish: Any, rows: Rows
-) -> None:
-    """Nor is its task retried, as the application's Task class would have it."""
-    id = publish("told", {"refuse": "never"})
-    eventually(lambda: rows.state(id) == "dead")
-    eventually(lambda: f"[{id}] raised expected: DeadLetter" in said(celery_setup))
-    assert (rows.one(id).attempts, rows.one(id).last_error_code) == (1, "never")
+    eventually(lambda: f"[{dead}] raised expected: DeadLetter" in said(celery_setup))
+    assert (rows.one(dead).attempts, rows.one(dead).last_error_code) == (1, "never")
     eventually(lambda: "warning: told: " in said(celery_setup), 60)
 
 

@@ -9,9 +9,8 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.destinations import Publisher, load
+from outbox_tasks.destinations import Publisher, load, outcomes_of
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay.publishers import send_at_once
 from outbox_tasks.relay.send import send_in_order
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -71,7 +70,7 @@ def whole(prefix: str, **more: Any) -> dict[str, Any]:
 
 def sent_by(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
     """The outcomes as the pipe sees them, for which an exception is a reason to try again."""
-    return send_at_once({"orders": publisher}, "orders", messages)
+    return outcomes_of(publisher.publish, "orders", messages)
 
 
 def published(target: Counterpart, *messages: LeasedMessage, options: str = "", **values: Any) -> list[Outcome]:

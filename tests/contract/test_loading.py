@@ -20,7 +20,8 @@ import outbox_tasks
 from outbox_tasks.destinations import batch_size_of, load
 from outbox_tasks.errors import ConfigurationError, NotInstalled, UnknownPublisher
 from outbox_tasks.relay.publishers import SharedPublisher
-from tests.contract.messages import configured
+from outbox_tasks.settings import Settings
+from tests.contract.messages import configured, message
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
@@ -56,6 +57,20 @@ def test_a_publisher_is_used_again_after_an_error(distribution: Callable[[str], 
     shared._free *= 2  # as after two sends at once
     shared.close()
     assert sys.modules["pigeon_post"].Pigeon.closed == 2
+
+
+@pytest.mark.parametrize(("send_timeout", "sends"), [(600, 2), (0.1, 1)])
+def test_after_a_slow_refusal_of_the_password_there_is_no_time_for_another_send(
+    distribution: Callable[[str], None], send_timeout: float, sends: int
+) -> None:
+    made = "import time\nfrom outbox_tasks.model import Outcome\n"
+    made += "class Pigeon:\n    sends, asks_password = 0, True\n    def __init__(self, *_): pass\n"
+    made += "    def publish(self, messages):\n        Pigeon.sends += 1\n        time.sleep(0.06)\n"
+    distribution(made + "        return [Outcome.outage('unauthorized', 'who are you?')]\n")
+    orders = {"url": "pigeon://coop", "password": {"file": "nowhere"}}
+    settings = Settings(destinations={"orders": orders}, send_timeout=send_timeout)
+    SharedPublisher(settings.destinations["orders"], settings).publish([message()])
+    assert sys.modules["pigeon_post"].Pigeon.sends == sends
 
 
 def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:

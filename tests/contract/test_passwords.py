@@ -17,12 +17,12 @@ from kombu import pools
 
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Result
-from outbox_tasks.relay.publishers import Publishers, send_at_once
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.password import Password
 from tests.contract.conftest import Running
 from tests.contract.counterparts import kafka, rabbitmq
-from tests.contract.messages import SENT, brief, message
+from tests.contract.messages import SENT, brief, message, sent_by
 
 current = ["none yet"]
 """What `current_password` answers."""
@@ -192,19 +192,19 @@ def test_a_refused_password_is_asked_for_once_more_before_it_is_an_outage(site: 
     settings = Settings(destinations={"orders": {"url": site.url, "password": LONG}}, broker_url="redis://nowhere")
     with closing(Publishers(settings)) as publishers:
         for number in range(3):
-            assert send_at_once(publishers, "orders", [message(2 * number), message(2 * number + 1)]) == [SENT, SENT]
+            assert sent_by(publishers["orders"], message(2 * number), message(2 * number + 1)) == [SENT, SENT]
         assert set(asked) == {"first"}
         times = len(asked)
 
         site.change("second")
         publishers["orders"].close()  # where the server has not ended its connections
-        outcomes = send_at_once(publishers, "orders", [message(6), message(7)])
+        outcomes = sent_by(publishers["orders"], message(6), message(7))
         assert set(brief(outcomes)) <= {(Result.OUTAGE, "unauthorized"), (Result.BEHIND, None)}
         assert not any("first" in (outcome.error or "") for outcome in outcomes)
         assert len(asked) > times
 
         current[0] = "second"  # now the old answer is in the cache again
-        assert send_at_once(publishers, "orders", [message(6), message(7)]) == [SENT, SENT]
+        assert sent_by(publishers["orders"], message(6), message(7)) == [SENT, SENT]
         assert asked[-1] == "second"
 
 
@@ -213,8 +213,8 @@ def test_without_an_answer_it_is_an_outage_that_names_the_source(site: Site, tmp
     orders = {"url": site.url, "password": {"file": str(file)}}
     settings = Settings(destinations={"orders": orders}, broker_url="redis://nowhere")
     with closing(Publishers(settings)) as publishers:
-        [outcome] = send_at_once(publishers, "orders", [message()])
+        [outcome] = sent_by(publishers["orders"], message())
         assert outcome.result is Result.OUTAGE
         assert str(file) in (outcome.error or "")
         file.write_text("first")
-        assert send_at_once(publishers, "orders", [message()]) == [SENT]
+        assert sent_by(publishers["orders"], message()) == [SENT]

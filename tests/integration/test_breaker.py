@@ -133,7 +133,14 @@ class TestOpening:
         [single] = claimed(store)
         message = begin(store, single)
         assert message
-        settle(store, single.token, "orders", [Verdict(message, Step.DISCARDED, 0, "superseded", "newer", sent=False)])
+        settle(
+            store,
+            single.token,
+            "orders",
+            [Verdict(message, Step.DISCARDED, 0, "superseded", "newer", sent=False)],
+            Listener(),
+            0.0,
+        )
         assert [row.failures for row in store.traffic.states()] == [1]
 
     def test_sends_from_before_do_not_prolong_the_pause(self, store: Store, rows: Rows) -> None:
@@ -143,7 +150,7 @@ class TestOpening:
         assert message
         run(store, Destination(OUT), first)
         [before] = store.traffic.states()
-        settle(store, late.token, "orders", [Verdict(message, Step.OUTAGE, 1, "connection", "late")])
+        settle(store, late.token, "orders", [Verdict(message, Step.OUTAGE, 1, "connection", "late")], Listener(), 0.0)
         [after] = store.traffic.states()
         assert before.state == "open"
         assert (before.failures, before.pause_until) == (after.failures, after.pause_until)
@@ -168,6 +175,8 @@ class TestTrying:
         rows.insert(25)
         for left in (24, 23):  # and so it does the second time
             open_it(store, rows)
+            elapse(rows)
+            assert len(claimed(store)) == 1  # and its worker dies
             elapse(rows)
             [single] = claimed(store)
             assert state(store) == "trying"
@@ -238,16 +247,6 @@ class TestTrying:
         assert destination.sent[:2] == new
         assert len({*destination.sent}) == 3
         assert claimed(store) == []
-
-    def test_a_lost_probe_is_followed_by_another(self, store: Store, rows: Rows) -> None:
-        rows.insert(3)
-        open_it(store, rows)
-        elapse(rows)
-        assert len(claimed(store)) == 1  # and its worker dies
-        elapse(rows)
-        [single] = claimed(store)
-        assert run(store, Destination(Outcome.sent()), [single]) == [Step.SENT]
-        assert state(store) == "closed"
 
     @pytest.mark.parametrize("seems_due", [False, True])
     def test_if_nothing_is_due_the_next_message_may_probe_at_once(

@@ -41,7 +41,7 @@ from outbox_tasks.errors import (
 from outbox_tasks.model import Step
 from outbox_tasks.operating.problems import examine
 from outbox_tasks.relay.send import send
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from outbox_tasks.writing.capture import capturing as store_tasks
@@ -329,7 +329,7 @@ def relayed(store: Store) -> list[Any]:
         verdicts = send(store.settings, {"tasks": publisher}, "tasks", batch.messages)
     finally:
         publisher.close()
-    return settle(store, batch.token, "tasks", verdicts).verdicts
+    return settle(store, batch.token, "tasks", verdicts, Listener(), 0.0).verdicts
 
 
 class TestRefusedCalls:

@@ -51,22 +51,15 @@ def test_the_dial_says_how_many_travel_singly_and_each_destination_may_have_its_
     assert (len(found[0]), len(found[1])) == tasks
 
 
-def test_a_drain_has_its_slot_until_it_ends(new_store: MakeStore, rows: Rows) -> None:
-    rows.insert(100)
-    store = new_store()
-    _, [asked] = claimed(store)
-    assert store.claims.begin_drain(asked)
-    assert not store.claims.begin_drain(asked)  # its task comes twice
-    assert claimed(store) == ([], [])
-    store.claims.end_drain(asked)
-    assert len(claimed(store)[1]) == 1
-
-
-def test_a_slot_of_a_drain_that_was_killed_is_free_when_its_time_is_over(new_store: MakeStore, rows: Rows) -> None:
+def test_a_drain_has_its_slot_until_it_ends_or_if_it_was_killed_until_its_time_is_over(
+    new_store: MakeStore, rows: Rows
+) -> None:
     rows.insert(100)
     store = new_store()
     _, [killed] = claimed(store)
-    store.claims.begin_drain(killed)
+    assert store.claims.begin_drain(killed)
+    assert not store.claims.begin_drain(killed)  # its task comes twice
+    assert claimed(store) == ([], [])
     with rows.engine.begin() as connection:
         schema = store.settings.database_schema
         connection.execute(text(f"UPDATE {schema}.outbox_drains SET until = now() - interval '1 second'"))
@@ -75,6 +68,8 @@ def test_a_slot_of_a_drain_that_was_killed_is_free_when_its_time_is_over(new_sto
     assert not store.claims.begin_drain(killed)
     store.claims.end_drain(killed)  # this does not free the slot of its successor
     assert store.claims.begin_drain(following)
+    store.claims.end_drain(following)
+    assert len(claimed(store)[1]) == 1
 
 
 @pytest.mark.parametrize(("count", "drains"), [(60, 1), (MANY_DUE, 3)])
@@ -84,29 +79,13 @@ def test_of_much_all_slots_are_used_and_of_less_one(new_store: MakeStore, rows: 
     assert len(claimed(store)[1]) == drains
 
 
-def test_a_message_that_found_no_room_need_not_wait_for_beat(new_store: MakeStore, rows: Rows) -> None:
-    """The single that had the room wakes the claim, though nothing else was due when it was claimed."""
-    store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
-    pace = Pace()
-    rows.insert()
-    [single] = claimed(store, pace=pace)[0]
-    assert single.more
-    rows.insert()
-    assert claimed(store, pace=pace)[0] == []
-    message = begin(store, single)
-    assert message
-    store.leases.settle(single.token, "orders", [Verdict(message, Step.SENT)])
-    [single] = claimed(store, pace=pace)[0]
-    assert not single.more  # known to be quick: there is always room
-
-
 def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_others(
     new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
     monkeypatch.setattr(store.traffic, "_count_processes", lambda: 4)
     monkeypatch.setattr("outbox_tasks.relay.claim.SLOW_SENDS_LOOKED_FOR_SECONDS", 0.0)
-    rows.insert(20)
+    rows.insert(3)
     pace = Pace()
     sent: list[Single] = []
 
@@ -116,8 +95,9 @@ def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_oth
         return len(found)
 
     assert look() == 3
+    rows.insert(17)
     assert look() == 0
-    assert [single.more for single in sent].count(True) == 1
+    assert [single.more for single in sent].count(True) == 1  # what found no room need not wait for beat
     message = begin(store, sent[0])
     assert message
     retry = Verdict(message, Step.RETRY, 30.0)
@@ -129,6 +109,7 @@ def test_a_destination_that_is_not_known_to_be_quick_leaves_a_process_to_the_oth
         assert message
         store.leases.settle(single.token, "orders", [Verdict(message, Step.SENT)])
     assert look() == 16  # all that was sent before has ended
+    assert not any(single.more for single in sent[4:])
     begin(store, sent[4])
     with rows.engine.begin() as connection:
         schema = store.settings.database_schema
@@ -196,19 +177,3 @@ def test_a_drain_puts_back_what_its_batch_did_not_need(new_store: MakeStore, row
     for count in (1, 15):
         rows.insert(count)
         assert len(take_batch(store).messages) == count
-
-
-@pytest.mark.parametrize("keys", [(None, None, None), ("a", "b", "c")], ids=["without keys", "with keys"])
-def test_the_next_message_that_is_due_within_some_seconds_is_found(
-    store: Store, rows: Rows, keys: tuple[str | None, ...]
-) -> None:
-    rows.insert(key=keys[0], locked_until=seconds_from_now(3600))
-    take_batch(store)  # it puts messages aside that have keys, and are not due
-    assert store.claims.next_due(50) is None
-    rows.insert(key=keys[1], locked_until=seconds_from_now(40))
-    rows.insert(key=keys[2], locked_until=seconds_from_now(30))
-    take_batch(store)
-    assert 10 < (store.claims.next_due(50) or 0) <= 30
-    rows.insert(key=keys[2], locked_until=seconds_from_now(9))
-    take_batch(store)
-    assert ((store.claims.next_due(50) or 0) > 10) is (keys[2] is not None)  # it is behind the other one of its key

@@ -7,11 +7,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+import redis
 from celery import Celery
 from click.testing import CliRunner
 from sqlalchemy import URL, Engine, make_url, text
 
 from outbox_tasks import cli
+from outbox_tasks.database.activity import CROSSED
 from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.problems import Severity, examine
@@ -20,7 +22,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.resources import Resources
 from outbox_tasks.worker.start_checks import check
-from tests.conftest import MakeSettings, Rows, make_tables, own_schema
+from tests.claims import take
+from tests.conftest import MakeSettings, Rows, eventually, make_tables, own_schema
 from tests.integration.conftest import environment
 from tests.integration.own_database import own_database
 from tests.integration.pgbouncer import needed, pooled
@@ -83,9 +86,9 @@ def test_the_second_relay_on_a_broker_refuses_and_names_both(mine: Settings, oth
 
 
 def test_an_outbox_that_was_moved_adopts_the_broker(
-    mine: Settings, other: Settings, relay: Relay, monkeypatch: pytest.MonkeyPatch
+    mine: Settings, other: Settings, relay: Relay, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relay that is left at the old place claims nothing more, and says why."""
+    """A relay that is left at the old place claims nothing more, and says why, until the broker is its own again."""
     working = relay(mine)
     check(working)
     for name, value in environment(other, broker_url=other.broker_url).items():
@@ -96,8 +99,15 @@ def test_an_outbox_that_was_moved_adopts_the_broker(
     assert f"Before: database outbox, schema {mine.database_schema}, server " in done.stdout
     check(relay(other))
     assert crossed(other) == []
+    rows.insert()
+    assert take(working.store, {"orders": 1})
     assert claim(working) == "crossed wires"
     assert len(crossed(mine)) == 1
+    with redis.Redis.from_url(str(mine.broker_url)) as client:
+        client.flushdb()
+    # The lease of what was lost is over.
+    eventually(lambda: claim(working).startswith("claimed 1 singles"), 20)
+    assert CROSSED not in [row.kind for row in working.store.ask("report/heartbeats.sql")]
 
 
 def test_two_settings_that_name_two_places_are_named(

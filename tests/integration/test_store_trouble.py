@@ -30,7 +30,7 @@ from outbox_tasks.model import LeasedMessage, Single, Step, Verdict
 from outbox_tasks.operating import days
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publish import publish
-from outbox_tasks.relay.settle import Listener
+from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Share
 from outbox_tasks.settings import django_project
@@ -306,18 +306,22 @@ def refuse(rows: Rows, schema: str) -> Refuse:
     """Have the server undo the first statements that do this to a lease."""
 
     def refuse(act: str, state: str, count: int) -> None:
-        for statement in (
-            f"CREATE SEQUENCE {schema}.tries",
-            f"CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            f"IF nextval('{schema}.tries') <= {count} THEN RAISE SQLSTATE '{state}'; END IF; "
-            "RETURN coalesce(new, old); END $$",
-            f"CREATE TRIGGER refuse BEFORE {act} ON {schema}.outbox_leases "
-            f"FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()",
-        ):
-            with rows.engine.begin() as connection:
-                connection.exec_driver_sql(statement)
+        first = f"nextval('{schema}.tries') <= {count}"
+        before_a_lease(rows, schema, act, f"IF {first} THEN RAISE SQLSTATE '{state}'; END IF")
 
     return refuse
+
+
+def before_a_lease(rows: Rows, schema: str, act: str, does: str) -> None:
+    """Have the server do something before it does that to a lease."""
+    body = f"BEGIN {does}; RETURN coalesce(new, old); END"
+    with rows.engine.begin() as connection:
+        for statement in (
+            f"CREATE SEQUENCE {schema}.tries",
+            f"CREATE FUNCTION {schema}.does() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$",
+            f"CREATE TRIGGER does BEFORE {act} ON {schema}.outbox_leases FOR EACH ROW EXECUTE FUNCTION {schema}.does()",
+        ):
+            connection.exec_driver_sql(statement)
 
 
 def until_it_works(call: Callable[[], object]) -> None:
@@ -355,6 +359,16 @@ def test_a_send_does_not_begin_and_may_later(store: Store, rows: Rows, refuse: R
     until_it_works(lambda: publish(store, {"orders": receiver}, "orders", single.token, Listener()))
     assert [message.id for message in receiver.got] == [id]
     assert [row.attempts for row in rows.archived()] == [1]
+
+
+@pytest.mark.parametrize("step", [Step.SENT, Step.LATER])
+def test_a_settle_that_was_too_slow_gets_more_time(new_store: MakeStore, rows: Rows, schema: str, step: Step) -> None:
+    store = new_store(statement_timeout=0.5)
+    rows.insert()
+    batch = take_batch(store)
+    before_a_lease(rows, schema, "DELETE", "PERFORM pg_sleep(0.8)")
+    verdicts = [Verdict(batch.messages[0], step)]
+    assert settle(store, batch.token, "orders", verdicts, Listener(), 0.0).verdict.step is step
 
 
 @STATES

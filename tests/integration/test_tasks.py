@@ -5,27 +5,28 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
+import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from billiard.einfo import ExceptionInfo
+from celery import Celery, signals
 from celery.app.trace import build_tracer
+from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state as worker_state
 from kombu import Message as Arrived
 
 from outbox_tasks.broker.names import (
-    BY_BEAT,
     CLAIM_TASK,
     DRAIN_TASK,
-    IN_TIME,
     MAINTAIN_TASK,
     PUBLISH_TASK,
     QUEUES,
@@ -39,13 +40,14 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claims
-from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.relay.store.processes import neighbourhood
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
 from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.claims import keep_house, take
-from tests.conftest import MakeSettings, Rows, Stream, eventually, seconds_from_now
+from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
 
 MakeApp = Callable[..., Celery]
 
@@ -133,6 +135,7 @@ class TestPublish:
         self, app: Celery, store: Store, rows: Rows, stream: Stream, broker_url: str
     ) -> None:
         single = leased(store, rows)
+        assert publish(app, single._replace(destination="gone"))[0] == "IGNORED"  # by a relay with newer settings
         with hearing(settled) as heard:
             assert publish(app, single) == ("SUCCESS", "sent")
         assert stream.ids() == [single.id]
@@ -141,6 +144,9 @@ class TestPublish:
         assert (told["destination"], told["lease"]) == ("orders", single.token)
         assert [verdict.message.id for verdict in told["verdicts"]] == [single.id]
         assert waiting(broker_url, CLAIM_QUEUE) == []
+        publishers = app.outbox_relay.publishers
+        signals.worker_process_shutdown.send(sender=None)
+        assert not publishers._made, "they are closed"
 
     @pytest.mark.parametrize("case", ["more of its key", "no room for others", "no room, and given back"])
     def test_one_behind_which_more_is_due_wakes_the_claim(
@@ -173,11 +179,19 @@ class TestPublish:
         assert publish(app, single._replace(attempts=1, token=str(row.lease))) == ("SUCCESS", "sent")
         assert [row.attempts for row in rows.archived()] == [2]
 
-    def test_a_retry_that_the_broker_refuses_is_due_after_its_wait_and_noted_once(
-        self, make: MakeApp, own_redis: EmbeddedValkey, store: Store, rows: Rows
+    def test_while_the_broker_is_away_failures_go_back_to_the_table_and_are_noted_once(
+        self, make: MakeApp, own_redis: EmbeddedValkey, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         app, single = make(broker_url=own_redis.url), leased(store, rows, b'{"fail": 1, "retry_after": 5}')
         own_redis.kill()
+        monkeypatch.setattr("outbox_tasks.worker.drain_task.YIELDS_SECONDS", 0)
+        rows.insert(101)  # a drain has two batches, and goes on
+        [failing], [refused] = rows.insert(payload=b'{"fail": 1}'), rows.insert(payload=b'{"refuse": "nope"}')
+        with hearing(dead_letter) as letters, hearing(key_blocked) as keys:
+            assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", "dead 1, later 1, sent 101")
+        assert (rows.one(failing).lease, rows.one(failing).place) == (None, "waiting")
+        assert [letter["message_id"] for letter in letters] == [refused]
+        assert keys == []  # it has none
         assert publish(app, single)[0] == "RETRY"
         wait = (rows.one(single.id).locked_until - datetime.now(UTC)).total_seconds()
         assert 0 < wait <= 6.25
@@ -217,6 +231,25 @@ class TestPublish:
         app.outbox_relay.close()
         assert publish(app, single) == ("SUCCESS", "sent")
 
+    @pytest.mark.parametrize("error", [TimeLimitExceeded(1), WorkerLostError("gone"), KeyError("a mistake")], ids=repr)
+    def test_one_whose_process_was_killed_ends_its_leases(
+        self, app: Celery, store: Store, rows: Rows, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("outbox_tasks.worker.requests.PAUSES_SECONDS", (0.1,))
+        single = leased(store, rows)
+        with subprocess.Popen(["true"]) as process:
+            process.wait()
+        rows.change(locked_by=f"{neighbourhood()}{process.pid}")
+        try:
+            raise error
+        except Exception:
+            arrived(app, PublishRequest, PUBLISH_TASK, single.id).on_failure(ExceptionInfo())
+        looks = [thread for thread in threading.enumerate() if thread.name == "outbox-leases"]
+        assert len(looks) == (not isinstance(error, KeyError))
+        for look in looks:
+            look.join()
+            assert [again.id for again in take(store, {"orders": 1})] == [single.id]
+
     def test_a_revoked_id_is_not_refused_for_good(self, app: Celery) -> None:
         """Celery remembers the id of such a task as revoked; ours is the message's, which will come again."""
         worker_state.revoked.add("an-id")  # as when somebody revokes it in Flower
@@ -235,9 +268,8 @@ class TestDrain:
     COUNT, BATCH = 600, 500
 
     @pytest.fixture
-    def hasty(self, make: MakeApp, stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Celery:
-        """An app with one slot and two batches for it, which looks after each batch whether a task waits."""
-        monkeypatch.setattr("outbox_tasks.worker.drain_task.YIELDS_SECONDS", 0.0)
+    def hasty(self, make: MakeApp, stream: Stream, rows: Rows) -> Celery:
+        """An app with one slot and two batches for it."""
         rows.insert(self.COUNT)
         return make(destinations={"orders": {"url": stream.url, "concurrency": 1}})
 
@@ -252,11 +284,21 @@ class TestDrain:
         assert run(hasty, DRAIN_TASK, "orders") == ("SUCCESS", "nothing was due")
 
     @pytest.mark.parametrize(
-        ("queue", "sent"), [(PUBLISH_QUEUE, BATCH), ("outbox.maintain", COUNT), (CLAIM_QUEUE, COUNT)]
+        ("queue", "seconds", "sent"),
+        [(PUBLISH_QUEUE, 0, BATCH), (PUBLISH_QUEUE, 60, COUNT), (MAINTAIN_QUEUE, 0, COUNT), (CLAIM_QUEUE, 0, COUNT)],
     )
     def test_yields_after_a_batch_if_a_task_waits_in_a_queue_that_its_worker_serves(
-        self, hasty: Celery, broker_url: str, stream: Stream, queue: str, sent: int
+        self,
+        hasty: Celery,
+        broker_url: str,
+        stream: Stream,
+        queue: str,
+        seconds: float,
+        sent: int,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        """It looks at most once in so many seconds."""
+        monkeypatch.setattr("outbox_tasks.worker.drain_task.YIELDS_SECONDS", seconds)
         hasty.amqp.queues.select([DRAIN_QUEUE, PUBLISH_QUEUE])
         with redis.Redis.from_url(broker_url) as client:
             client.lpush(queue, "a task")
@@ -286,18 +328,6 @@ class TestDrain:
                   seconds=None, person="anna", reason=None)  # fmt: skip
         assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", "its messages travel singly")
         assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
-
-    def test_failures_go_back_to_the_table_and_dead_letters_are_told(
-        self, app: Celery, rows: Rows, broker_url: str
-    ) -> None:
-        rows.insert(3)
-        [failing], [refused] = rows.insert(payload=b'{"fail": 1}'), rows.insert(payload=b'{"refuse": "nope"}')
-        with hearing(dead_letter) as letters, hearing(key_blocked) as keys:
-            assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", "dead 1, later 1, sent 3")
-        assert (rows.one(failing).lease, rows.one(failing).place) == (None, "waiting")
-        assert [letter["message_id"] for letter in letters] == [refused]
-        assert keys == []  # it has none
-        assert waiting(broker_url) == []
 
 
 class TestClaim:
@@ -349,24 +379,6 @@ class TestClaim:
         sent = [json.loads(base64.b64decode(message["body"]))[:2] for message in reversed(waiting(broker_url))]
         assert sent == [[["order.created", "orders", 3, "a token"], more] for more in ({"more": True}, {})]
         assert {message["headers"]["retries"] for message in waiting(broker_url)} == {3}
-
-    @pytest.mark.parametrize("header", [BY_BEAT, IN_TIME])
-    def test_sends_the_next_one_for_the_moment_when_a_message_is_due(
-        self, app: Celery, rows: Rows, broker_url: str, header: str
-    ) -> None:
-        def sent() -> list[dict[str, Any]]:
-            rows.insert(locked_until=seconds_from_now(0.9))
-            rows.insert(locked_until=seconds_from_now(30))
-            app.tasks[CLAIM_TASK].apply(headers={header: True})
-            return waiting(broker_url, CLAIM_QUEUE)
-
-        [message] = eventually(sent)
-        assert 0 < message["headers"][WAIT] <= 0.9
-        assert message["headers"][IN_TIME]
-        with redis.Redis.from_url(broker_url) as client:
-            client.delete(CLAIM_QUEUE)
-        app.outbox_relay.claim_returns_at = inf  # it is on its way
-        assert not sent()
 
 
 def test_what_is_sent_has_no_time_that_another_host_would_compare_with_its_clock(

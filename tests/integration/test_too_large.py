@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from celery import Celery
 from sqlalchemy import func, literal, text
 
 from outbox_tasks.errors import DatabaseTooSlow
-from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Step
+from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.worker.app import make_app
 from tests.claims import begin, drain_batches, take
-from tests.conftest import MakeSettings, MakeStore, Rows, Stream
+from tests.conftest import MakeStore, Rows, Stream
 
 MAX_BYTES: int = Destination.model_fields["max_bytes"].default
 MOST = 256 << 20
@@ -53,15 +51,6 @@ def never_returned(rows: Rows, schema: str, larger_than: int = -1, seconds: floa
     with rows.engine.begin() as connection:
         columns = connection.scalar(text(f"SELECT pg_get_function_result('{schema}.outbox_leased_messages'::regproc)"))
         connection.execute(text(slowly.replace("SETOF record", str(columns))))
-
-
-@pytest.fixture
-def hasty_app(settings: MakeSettings, own_redis: EmbeddedValkey, stream: Stream, rows: Rows) -> Iterator[Celery]:
-    orders = {"url": stream.url, "max_bytes": MOST, "max_attempts": 2}
-    made = make_app(settings(broker_url=own_redis.url, destinations={"orders": orders}, **HASTY))
-    yield made
-    made.outbox_relay.close()
-    made.close()
 
 
 @pytest.mark.parametrize(
@@ -100,16 +89,13 @@ def test_a_drain_goes_on_where_a_large_message_can_not_be_read(
     assert row.last_error == "its payload has 6000000 bytes, and the database did not return them in time"
 
 
-def test_a_worker_counts_what_it_can_not_begin_alone(
-    hasty_app: Celery, new_store: MakeStore, rows: Rows, endless: None
-) -> None:
+def test_a_single_that_can_not_be_read_counts_its_attempts(new_store: MakeStore, rows: Rows, endless: None) -> None:
+    store = new_store(destinations={"orders": {"url": "a://b", "max_bytes": MOST, "max_attempts": 2}}, **HASTY)
     [large] = rows.insert(payload=of_size(6_000_000))
-    store = new_store(destinations=hasty_app.outbox_relay.settings.destinations)
     for n in range(2):
         rows.change([large], locked_until=func.now())
         [single] = take(store, {"orders": 1})
-        arguments = ("order.created", "orders", n, single.token)
-        assert not hasty_app.tasks["outbox_tasks.publish"].apply(args=arguments, task_id=large).successful()
+        publish(store, {}, "orders", single.token, Listener())
         assert rows.one(large).attempts == n + 1
     row = rows.one(large)
     assert (row.status, row.attempts, row.last_error_code, row.begun) == ("dead", 2, "too_large", False)

@@ -7,6 +7,7 @@ BASE, CHECKS, LIVE = WORKER + "base_task.py", WORKER + "message_checks.py", WORK
 UNIT = "tests/unit/test_worker.py"
 TASKS = "tests/integration/test_tasks.py"
 ATTACKS = "tests/unit/test_attacks.py"
+CROSSED = "tests/integration/test_crossed_wires.py"
 INSTALL = "tests/unit/test_install.py"
 
 FAULTS = [
@@ -24,7 +25,7 @@ FAULTS = [
     Fault(CHECKS, "Field(strict=True, ge=0, lt=2**31)", "Field(strict=True)", ATTACKS,
           "a forged number of attempts reaches the database"),
     Fault(CHECKS, "                message.reject_log_error(log, consumer.connection_errors)\n",
-          "                pass\n", UNIT, "a forged message comes again after each restart"),
+          "                pass\n", ATTACKS, "a forged message comes again after each restart"),
     Fault(WORKER + "requests.py", "        state.revoked.discard(self.id)\n", "", TASKS + "::TestPublish",
           "a message whose id was revoked once is refused for good"),
     Fault(WORKER + "publish_task.py", "        max_retries=None,", "        max_retries=3,", INSTALL,
@@ -34,12 +35,10 @@ FAULTS = [
     Fault(WORKER + "publish_task.py", "resources.store.leases.give_back([token], verdict.wait)",
           "resources.store.leases.give_back([token])", TASKS + "::TestPublish",
           "a retry that the broker refused is sent at once"),
-    Fault(WORKER + "claim_task.py", "if now < resources.claim_returns_at or not", "if not", TASKS + "::TestClaim",
-          "each claim sends another one for the same moment"),
     Fault(WORKER + "claim_task.py", "                resources.database_was_away = True\n", "                pass\n",
           TASKS + "::TestClaim", "after the second crash of the database no message says that it may be repeated"),
     Fault(WORKER + "start_checks.py", "        resources.crossed = True\n", "",
-          UNIT, "the page goes on to say that wires are crossed"),
+          CROSSED, "the page goes on to say that wires are crossed"),
     Fault(WORKER + "drain_task.py", "    served = {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE} & resources",
           "    served = {CLAIM_QUEUE, PUBLISH_QUEUE, DRAIN_QUEUE} or resources", TASKS + "::TestDrain",
           "a drain makes room for tasks that others serve"),
@@ -53,11 +52,11 @@ FAULTS = [
           "            except BrokerUnreachable:\n                self._tasks_may_wait = False\n",
           TASKS + "::test_after_an_outage_of_the_broker_a_task_may_wait_in_a_worker_again",
           "after one outage of the broker no retry waits in a worker"),
-    Fault(CHECKS, "            if not message.acknowledged:\n    ", "            if True:\n    ", UNIT,
+    Fault(CHECKS, "            if not message.acknowledged:\n    ", "            if True:\n    ", ATTACKS,
           "a message that was acknowledged is refused, and the consumer ends"),
     Fault(LIVE, "self.connected and self._solo and age", "self._solo and age", UNIT,
           "a solo worker without its broker counts as well"),
-    Fault(WORKER + "start_checks.py", "with suppress(DatabaseUnavailable):", "with suppress(KeyError):", UNIT,
+    Fault(WORKER + "start_checks.py", "with suppress(DatabaseUnavailable):", "with suppress(KeyError):", CROSSED,
           "while the database is away nobody hears of crossed wires"),
     Fault(WORKER + "claim_task.py", "    except DatabaseTooSlow as error:\n        log.warning(\"leases",
           "    except KeyError as error:\n        log.warning(\"leases", TASKS + "::TestClaim",

@@ -32,7 +32,7 @@ Asked = list[tuple[str, int, dict[str, Any]]]
 
 HOPS = """
 claim/due.sql claim/take_keyless.sql claim/take_new.sql claim/take_held.sql claim/take_keyless_singly.sql
-claim/take_keys_singly.sql claim/expire.sql claim/wake.sql claim/next_due.sql claim/bury.sql deliver/begin.sql
+claim/take_keys_singly.sql claim/expire.sql claim/wake.sql claim/bury.sql deliver/begin.sql
 deliver/sent.sql deliver/settle.sql supervised/expire.sql"""
 
 
@@ -103,7 +103,6 @@ def hops(seqs: list[int]) -> Asked:
         ("claim/take_keys_singly.sql", 15_000, {**lease, "share": keyed}),
         ("claim/expire.sql", 15_000, {"most": 1000, "messages": 1000, "since": "-infinity"}),
         ("claim/wake.sql", 200, {"most": 100}),
-        ("claim/next_due.sql", 1000, {"ahead": 60.0, "destinations": NAMES}),
         ("claim/bury.sql", 5000, look),
         ("deliver/begin.sql", 4000, {**fence, "holder": "me", "hold": 40.0, "largest": 1 << 20}),
         ("deliver/sent.sql", 8000, {**fence, "keys": [f"l{seq}" for seq in seqs], "count": BATCH}),

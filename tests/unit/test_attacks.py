@@ -59,6 +59,7 @@ FORGED: dict[str, Task] = {
     "arguments in a body of both protocols": (json.dumps({"args": SINGLE, "kwargs": {}}), CALL),
     "no JSON": ("{", CALL),
     "a huge nesting": ("[" * 100_000, CALL),
+    "an endless id": publish(id="x" * 10_000),
     "no id": (publish()[0], {"task": PUBLISH_TASK}),
     "an id with a newline at its end": publish(id=f"{ID}\n"),
     "a task that nobody knows": task("shop.pay", SINGLE),
@@ -108,11 +109,14 @@ def take(message: Message, run: list[Message]) -> None:
 def test_a_forged_task_is_refused_in_a_short_line(run: list[Message], caplog: pytest.LogCaptureFixture) -> None:
     for name, forged in FORGED.items():
         caplog.clear()
-        take(arrival(forged), run)
-        assert run == [], name
-        [line] = caplog.messages
-        assert line.startswith("refused"), name
-        assert len(line) < 1000, name
+        message = arrival(forged)
+        for _ in range(2):  # the second time it is acknowledged, as by whoever ran it
+            take(message, run)
+        assert (run, message._state) == ([], "REJECTED"), name
+        for line in caplog.messages:
+            assert line.startswith("refused message"), name
+            assert len(line) < 600, name
+        assert len(caplog.messages) == 2, name
 
 
 def test_tasks_as_the_relay_writes_them_are_taken(run: list[Message], caplog: pytest.LogCaptureFixture) -> None:

@@ -19,12 +19,13 @@ from outbox_tasks.destinations.claim_check.publisher import Storage
 from outbox_tasks.errors import ConfigurationError, NotInstalled, OutageError, PayloadTooLarge
 from outbox_tasks.model import LeasedMessage, Message, Outcome, Result
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.relay.publishers import Publishers, send_at_once
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import LARGEST_CLAIM_CHECK_BYTES, Destination
 from outbox_tasks.text import without_login, without_secrets
 from outbox_tasks.writing.rows import rows
 from tests.conftest import MakeSettings, eventually
+from tests.contract.messages import sent_by
 
 LARGE = b"x" * 11
 
@@ -199,17 +200,17 @@ class TestTheSend:
         self, publishers: Publishers, check: Any, trouble: type[Trouble]
     ) -> None:
         trouble.does["id-2"] = OSError("down")
-        assert [o.code for o in send_at_once(publishers, "orders", [message(2)])] == ["claim_check"]
+        assert [o.code for o in sent_by(publishers["orders"], message(2))] == ["claim_check"]
         recorder: Recorder = check._publisher
         assert recorder.asked == 0, "it is not asked to send nothing"
-        outcomes = send_at_once(publishers, "orders", [message(1), message(2), message(3, b"small")])
+        outcomes = sent_by(publishers["orders"], message(1), message(2), message(3, b"small"))
         assert [o.code for o in outcomes] == [None, "claim_check", None]
         assert outcomes[1].result is Result.RETRY
         assert [(m.id, m.payload, m.dataref) for m in recorder.given] == [
             ("id-1", b"", "trouble://b/id-1"), ("id-3", b"small", None),
         ]  # fmt: skip
         recorder.error = OutageError("gone", code="connection")
-        assert [o.code for o in send_at_once(publishers, "orders", [message(1), message(2)])] == [
+        assert [o.code for o in sent_by(publishers["orders"], message(1), message(2))] == [
             "connection",
             "claim_check",
         ]

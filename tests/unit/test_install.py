@@ -37,14 +37,9 @@ MEMORY = {"broker_url": "memory://"}
 Configure = Callable[[Celery, dict[str, Any]], None]
 
 
-def by_function(name: str, *_: Any, **__: Any) -> dict[str, Any]:
-    return {"queue": "mails", "priority": 9}
-
-
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "queues": {"task_queues": [Queue("mails", routing_key="mails")]},
-    "queues by name": {"task_queues": {"mails": {"exchange": "mails", "routing_key": "mails"}}},
     "defaults": {
         "task_default_queue": "shop",
         "task_default_exchange": "all",
@@ -54,7 +49,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     },
     "quorum queues": {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"},
     "routes": {"task_routes": {"*": {"exchange": "media", "exchange_type": "topic", "routing_key": "x.y"}}},
-    "router": {"task_routes": (by_function,)},
     "no missing queues": {"task_create_missing_queues": False, "task_routes": {"*": {"queue": "nowhere"}}},
     "tasks": {
         "task_serializer": "pickle",

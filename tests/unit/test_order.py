@@ -85,7 +85,7 @@ def test_a_publisher_that_keeps_the_order_gets_all_at_once() -> None:
 
 def test_a_publisher_that_can_not_be_made_is_an_outage_for_all() -> None:
     class Missing(dict[str, Publisher]):
-        def get(self, name: str, *_: object) -> Any:
+        def __getitem__(self, name: str) -> Any:
             raise NotInstalled(what=name, missing="pigeon", packages="pigeon")
 
     messages = [message(number, key="a") for number in range(2)]
@@ -110,13 +110,6 @@ def test_an_unknown_exception_is_a_retry_and_says_whether_it_struck_one_or_sever
 def test_a_wrong_number_of_outcomes_says_nothing_of_any_message(count: int) -> None:
     outcomes = outcomes_of(lambda _: [Outcome.sent()] * count, "orders", [message(0), message(1)])
     assert [(o.result, o.code) for o in outcomes] == [(Result.RETRY, "failed_together")] * 2
-
-
-def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:
-    outcomes = send_in_order(settings(), {}, "elsewhere", [message(number, key="a") for number in range(2)])
-    assert [(outcome.result, outcome.code) for outcome in outcomes] == [
-        (Result.RETRY, "unknown_destination"), (Result.BEHIND, None),
-    ]  # fmt: skip
 
 
 def steps(messages: Sequence[LeasedMessage], publisher: Answering, **destination: Any) -> list[Step]:

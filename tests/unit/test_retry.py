@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outbox_tasks.model import LeasedMessage, Outcome, Step, Verdict
 from outbox_tasks.relay import retry as rules
@@ -18,13 +16,13 @@ TEN_ATTEMPTS = Settings(destinations={"orders": {"url": "a://b", "max_attempts":
 FAILED = Outcome.retry("busy", "try later")
 
 
-def message(attempts: int = 1, destination: str = "orders", **more: Any) -> LeasedMessage:
-    fields = ("some-id", "order.created", destination, None, b"{}", "", {}, None, None, datetime.now(UTC), attempts)
+def message(attempts: int = 1, **more: Any) -> LeasedMessage:
+    fields = ("some-id", "order.created", "orders", None, b"{}", "", {}, None, None, datetime.now(UTC), attempts)
     return LeasedMessage(*fields, **more)
 
 
-def judge(settings: Settings, attempts: int, outcome: Outcome, destination: str = "orders") -> Verdict:
-    return rules.judge(settings, message(attempts, destination), outcome, by_celery=True)
+def judge(settings: Settings, attempts: int, outcome: Outcome, **more: Any) -> Verdict:
+    return rules.judge(settings, message(attempts, **more), outcome, by_celery=True)
 
 
 @pytest.fixture
@@ -33,10 +31,6 @@ def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestJudge:
-    @pytest.mark.parametrize(("attempt", "step"), [(1, Step.LATER), (19, Step.LATER), (20, Step.DEAD)])
-    def test_an_unknown_destination_has_the_default_number_of_attempts(self, attempt: int, step: Step) -> None:
-        assert judge(TEN_ATTEMPTS, attempt, FAILED, "gone").step is step
-
     @pytest.mark.usefixtures("no_jitter")
     @pytest.mark.parametrize(
         ("attempt", "asked", "step", "wait"),
@@ -60,20 +54,16 @@ class TestJudge:
     @pytest.mark.usefixtures("no_jitter")
     @pytest.mark.parametrize(
         ("asked", "wait"),
-        [(1e10, LONGEST_ASKED_SECONDS), (float("inf"), LONGEST_ASKED_SECONDS), (10**400, 1), (float("nan"), 1),
-         (float("-inf"), 1), (-5, 1), ("soon", 1), ("7", 7)],
-    )  # fmt: skip
+        [(1e10, LONGEST_ASKED_SECONDS), (10**400, LONGEST_ASKED_SECONDS), (float("nan"), 1), (-5, 1)],
+    )
     @pytest.mark.parametrize("make", [Outcome.retry, Outcome.outage])
     def test_a_destination_can_ask_only_for_a_limited_wait(self, make: Any, asked: Any, wait: float) -> None:
         assert judge(TEN_ATTEMPTS, 1, make("busy", "later", retry_after=asked)).wait == wait
 
-    @given(st.integers(1, 9), st.none() | st.floats(0, LONGEST_ASKED_SECONDS))
-    def test_the_visibility_timeout_covers_every_retry_by_celery(self, attempt: int, asked: float | None) -> None:
-        verdict = judge(TEN_ATTEMPTS, attempt, Outcome.retry("busy", "later", retry_after=asked))
-        assert verdict.step in (Step.RETRY, Step.LATER)
-        assert verdict.wait >= (asked or 0)
-        if verdict.step is Step.RETRY:
-            assert 2 * (verdict.wait + TEN_ATTEMPTS.queue_lease) <= TEN_ATTEMPTS.visibility_timeout
+    def test_a_wait_gets_longer_at_random_and_stays_a_retry(self) -> None:
+        verdicts = [judge(TEN_ATTEMPTS, 1, Outcome.retry("busy", "later", retry_after=60)) for _ in range(50)]
+        assert {verdict.step for verdict in verdicts} == {Step.RETRY}
+        assert 60 <= min(verdict.wait for verdict in verdicts) < max(verdict.wait for verdict in verdicts) <= 75
 
     @pytest.mark.parametrize(
         ("attempts", "spared", "dead"), [(9, 0, False), (10, 0, True), (11, 0, True), (10, 1, False), (15, 5, True)]
@@ -91,23 +81,15 @@ class TestJudge:
     @pytest.mark.usefixtures("no_jitter")
     def test_waits_grow_over_rounds_by_the_attempts_that_count_and_in_an_outage_by_all(self) -> None:
         """Eight attempts met an outage before: then the first failure of the message itself is its first one."""
-        spared = [message(attempts, spared=8) for attempts in (9, 10, 11)]
-        together = Outcome.unforeseen("odd", together=True)
-        for outcome in (FAILED, together):
-            waits = [rules.judge(TEN_ATTEMPTS, each, outcome, by_celery=True).wait for each in spared]
-            assert waits == [1, 2, 4]
-        away = Outcome.outage("away", "gone")
-        rounds = [message(attempts, spared=attempts - 1) for attempts in (1, 2, 3, 11, 30_000)]
-        waits = [rules.judge(TEN_ATTEMPTS, each, away, by_celery=True).wait for each in rounds]
-        assert waits == [1, 2, 4, *[TEN_ATTEMPTS.breaker_pause_max] * 2]
-
-    @pytest.mark.parametrize("attempts", [1, 10, 99])
-    def test_an_outage_and_what_failed_together_are_never_the_end(self, attempts: int) -> None:
-        verdict = judge(TEN_ATTEMPTS, attempts, Outcome.outage("away", "gone"))
-        assert verdict.step is Step.OUTAGE
-        assert verdict.wait <= TEN_ATTEMPTS.breaker_pause_max
-        together = judge(TEN_ATTEMPTS, attempts, Outcome.unforeseen("odd", together=True))
-        assert (together.step, together.code) == (Step.LATER, "failed_together")
+        together, away = Outcome.unforeseen("odd", together=True), Outcome.outage("away", "gone")
+        for outcome, step, last in (
+            (FAILED, Step.RETRY, (Step.DEAD, 0)), (together, Step.LATER, (Step.LATER, 3600)),
+        ):  # fmt: skip
+            verdicts = [judge(TEN_ATTEMPTS, attempts, outcome, spared=8) for attempts in (9, 10, 11, 30_000)]
+            assert [(v.step, v.wait) for v in verdicts] == [(step, 1), (step, 2), (step, 4), last]
+        verdicts = [judge(TEN_ATTEMPTS, attempts, away) for attempts in (1, 2, 3, 11, 30_000)]
+        assert [verdict.wait for verdict in verdicts] == [1, 2, 4, *[TEN_ATTEMPTS.breaker_pause_max] * 2]
+        assert {verdict.step for verdict in verdicts} == {Step.OUTAGE}
 
 
 class TestUnsendable:
@@ -135,7 +117,3 @@ class TestUnsendable:
     @pytest.mark.parametrize("fields", [{}, {"age": 100}, {"size": 50}, {"attempts": 3}, {"attempts": 9, "spared": 6}])
     def test_a_message_within_its_limits_is_sent(self, fields: dict[str, Any]) -> None:
         assert unsendable(self.LIMITS, message(**fields), newer=False) is None
-
-    def test_an_unknown_destination_has_no_limits(self) -> None:
-        unknown = message(99, "gone", age=1e9, size=10**9)
-        assert unsendable(self.LIMITS, unknown, newer=False) is None

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, NoRoute, OutboxError, WebhookFailed
 from outbox_tasks.model import Outcome, Step, Verdict
-from outbox_tasks.relay.publishers import send_at_once
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import logs
@@ -26,7 +25,7 @@ from outbox_tasks.telemetry.alerts import sentence
 from outbox_tasks.telemetry.logs import Json, _text
 from outbox_tasks.text import is_text, one_line, printable, redacted, storable, without_secrets
 from outbox_tasks.worker.listener import TaskListener
-from tests.contract.messages import message
+from tests.contract.messages import message, sent_by
 
 SECRET = "hunter2hunter"
 
@@ -123,7 +122,7 @@ def test_no_traceback_of_a_client_in_the_logs_does(logged: io.StringIO) -> None:
 
         def close(self) -> None: ...
 
-    send_at_once({"orders": Raising()}, "orders", [message(1)])
+    sent_by(Raising(), message(1))
     assert "RuntimeError: refused by nats://***@h:1" in logged.getvalue()
     assert SECRET not in logged.getvalue()
 

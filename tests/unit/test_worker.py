@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -15,15 +14,12 @@ from celery.worker import state
 
 from outbox_tasks.broker import broker as broker_module
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, WAIT
-from outbox_tasks.errors import BrokerUnreachable, CrossedWires, DatabaseUnavailable
+from outbox_tasks.broker.names import CLAIM_TASK, WAIT
+from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker import liveness
 from outbox_tasks.worker.liveness import Liveness
 from outbox_tasks.worker.message_checks import checked
-from outbox_tasks.worker.start_checks import check_broker
-
-GONE = BrokerUnreachable(url="redis://here", reason="gone")
 
 
 @pytest.fixture
@@ -34,35 +30,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-class Taken:
-    """What a consumer's handler has taken, and what it was given back."""
-
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-        tasks = {CLAIM_TASK: None, PUBLISH_TASK: None}
-        consumer = SimpleNamespace(app=SimpleNamespace(tasks=tasks), connection_errors=(OSError,))
-        self.take = checked(consumer, self.messages.append)
-
-    def wait_of(self, **headers: Any) -> float | None:
-        """Take a claim with these headers. Returns the seconds until its time."""
-        all_headers = {"task": CLAIM_TASK, "id": "1", "retries": 0, **headers}
-        message = SimpleNamespace(
-            headers=all_headers, content_type="application/json", payload=[[], {}, {}], delivery_info={},
-            acknowledged=False, reject_log_error=lambda *_: pytest.fail("it was refused"),
-        )  # fmt: skip
-        self.take(message)
-        assert self.messages.pop() is message
-        assert message.headers["expires"] is None
-        eta = message.headers.get("eta")
-        return None if eta is None else (datetime.fromisoformat(eta) - datetime.now(UTC)).total_seconds()
+def wait_of(**headers: Any) -> float | None:
+    """The seconds until the time of a claim that arrives with these headers."""
+    taken: list[Any] = []
+    consumer = SimpleNamespace(app=SimpleNamespace(tasks={}), connection_errors=(OSError,))
+    all_headers = {"task": CLAIM_TASK, "id": "1", "retries": 0, **headers}
+    checked(consumer, taken.append)(
+        SimpleNamespace(headers=all_headers, content_type="application/json", payload=[[], {}, {}])
+    )
+    assert taken[0].headers["expires"] is None
+    eta = taken[0].headers.get("eta")
+    return None if eta is None else (datetime.fromisoformat(eta) - datetime.now(UTC)).total_seconds()
 
 
 def test_a_wait_counts_from_the_arrival_by_the_clock_of_the_worker() -> None:
     """The clock of the sender is an hour ahead, or behind."""
     for hours in (-1, 1):
         theirs = (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
-        assert 28 < (Taken().wait_of(eta=theirs, expires=theirs, **{WAIT: 30}) or 0) <= 30
-    assert Taken().wait_of(expires=datetime.now(UTC).isoformat()) is None
+        assert 28 < (wait_of(eta=theirs, expires=theirs, **{WAIT: 30}) or 0) <= 30
+    assert wait_of(expires=datetime.now(UTC).isoformat()) is None
 
 
 class TestLiveness:
@@ -160,46 +146,3 @@ class TestTroubleWithTheBroker:
         with pytest.raises(KeyError), made.producer():
             raise KeyError("a mistake of ours")
         assert producers.collected == 0
-
-
-def test_the_table_says_that_wires_are_crossed_while_they_are() -> None:
-    crossed = CrossedWires(broker="redis://here", owner="other", outbox="mine")
-    answers: list[Any] = [False, crossed, crossed, False, False, crossed, True]
-    asked: list[str] = []
-    beat, stopped = "report/beat.sql", "report/stopped.sql"
-
-    def ask(verb: str, **_: Any) -> None:
-        asked.append(verb)
-        if verb == beat:  # the broker's answer matters more
-            raise DatabaseUnavailable(url="here", reason="away")
-
-    def has_forgotten(_: str) -> bool:
-        answer: Any = answers.pop(0)
-        if answer is crossed:
-            raise crossed
-        return bool(answer)
-
-    store: Any = SimpleNamespace(
-        identity="mine", ask=ask, claims=SimpleNamespace(recall=lambda: asked.append("recall") or 0)
-    )
-    resources: Any = SimpleNamespace(crossed=True)
-    broker: Any = SimpleNamespace(has_forgotten=has_forgotten)
-    while answers:
-        with suppress(CrossedWires):
-            check_broker(resources, broker, store)
-    assert asked == [stopped, beat, beat, stopped, beat, stopped, "recall"]
-
-
-def test_the_log_says_what_was_refused_shortly(caplog: pytest.LogCaptureFixture) -> None:
-    refused: list[Any] = []
-    consumer = SimpleNamespace(app=SimpleNamespace(tasks={}), connection_errors=())
-    take = checked(consumer, lambda message: pytest.fail("it was taken"))
-    message = SimpleNamespace(
-        headers={"task": CLAIM_TASK, "id": "x" * 1000, "retries": 0}, content_type="application/x-python-serialize",
-        payload=None, delivery_info={}, acknowledged=False, reject_log_error=lambda *_: refused.append(1),
-    )  # fmt: skip
-    with caplog.at_level(logging.ERROR):
-        for message.acknowledged in (False, True):  # whoever ran it has acknowledged it
-            take(message)
-    assert refused == [1]
-    assert len(caplog.messages[0]) < 600

@@ -209,12 +209,6 @@ class Claims(Database):
             self._buried_past = end.destination
         return [Buried(row.id, row.event_type, row.destination, row.key, row.error) for row in rows]
 
-    def next_due(self, ahead: float) -> float | None:
-        """In how many seconds the next message is due, if that is within `ahead` seconds."""
-        names = list(self._progress.places.names())
-        seconds: float | None = self.ask("claim/next_due.sql", ahead=ahead, destinations=names)[0][0]
-        return seconds
-
     def note_lost_commits(self) -> int | None:
         """If the database has lost its last commits, because it crashed or another server took over, note on messages
         that are due that they may have been delivered. Returns how many got a note, of at most `MESSAGES_AT_ONCE`:

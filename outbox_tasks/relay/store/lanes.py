@@ -168,10 +168,6 @@ class Places:
             for name, place in self._places.items()
         ]
 
-    def names(self) -> Iterable[str]:
-        """The destinations that were served lately."""
-        return self._places.keys()
-
     def clear(self) -> None:
         """Read all from the front."""
         self._places.clear()

@@ -21,8 +21,7 @@ class Leases(Database):
     def begin(self, token: str, destination: str) -> LeasedMessage | None:
         """Let the send of a single begin, if its lease is still there; count an attempt, and return the message. If the
         database can't return its payload in time, it gets more time, and then the message comes without payload."""
-        configured = self.settings.destinations.get(destination)
-        largest = 0 if configured is None else configured.largest
+        largest = self.settings.destinations[destination].largest
         parameters = {
             "token": token,
             "destination": destination,

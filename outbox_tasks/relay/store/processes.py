@@ -10,9 +10,9 @@ from pathlib import Path
 from uuid import uuid4
 
 
-def holder(pid: int | None = None) -> str:
-    """The name of this process, or of another one on this host."""
-    return f"{socket.gethostname()}/{_space()}:{pid or os.getpid()}"
+def holder() -> str:
+    """The name of this process."""
+    return f"{socket.gethostname()}/{_space()}:{os.getpid()}"
 
 
 @cache
@@ -33,15 +33,8 @@ def neighbourhood() -> str:
 
 def is_gone(name: str) -> bool:
     """Whether the process of this name has ended. Ask only for names in the `neighbourhood`."""
-    return not alive(int(name.rpartition(":")[2]))
-
-
-def alive(pid: int) -> bool:
-    """Whether this host has a process with this number."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        os.kill(int(name.rpartition(":")[2]), 0)
+    except OSError as error:  # if we may not ask, it runs as somebody else
+        return isinstance(error, ProcessLookupError)
+    return False
