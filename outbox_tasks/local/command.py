@@ -18,9 +18,7 @@ from outbox_tasks.cli.shared.output import json_option, wants_json
     "--publishers", default=2, show_default=True, type=click.IntRange(1, 64), help="How many publish workers."
 )
 @click.option("--relay/--no-relay", default=True, show_default=True, help="Without: database, broker and tables only.")
-@click.option("--flower/--no-flower", default=True, show_default=True, help="Start Flower, which shows the tasks.")
-@click.option("--web/--no-web", default=True, show_default=True, help="Start the page, to look and to act.")
-def up(directory: Path | None, publishers: int, relay: bool, flower: bool, web: bool) -> None:
+def up(directory: Path | None, publishers: int, relay: bool) -> None:
     """Run the whole relay here, until Ctrl-C.
 
     Starts claim and publish workers, beat, the page and Flower. Without OUTBOX_DATABASE_URL it also starts a
@@ -29,7 +27,7 @@ def up(directory: Path | None, publishers: int, relay: bool, flower: bool, web: 
     """
     from outbox_tasks.local.up import up as run
 
-    run(directory=directory, publishers=publishers, relay=relay, flower=flower, web=web, console=Console())
+    run(directory=directory, publishers=publishers, relay=relay, console=Console())
 
 
 @click.command()

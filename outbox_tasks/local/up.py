@@ -42,7 +42,7 @@ EXAMPLE = "orders"
 """The destination of the first steps in README."""
 
 
-def up(*, directory: Path | None, publishers: int, relay: bool, flower: bool, web: bool, console: Console) -> None:
+def up(*, directory: Path | None, publishers: int, relay: bool, console: Console) -> None:
     """Run it all until Ctrl-C or SIGTERM; without `relay` database and broker alone.
 
     Database and broker are our own unless the settings name one. Without a `directory` their data are thrown away at
@@ -61,7 +61,7 @@ def up(*, directory: Path | None, publishers: int, relay: bool, flower: bool, we
             processes = stack.enter_context(Relay({**servers.exports, **each_its_own}))
             if relay:
                 processes.run(*relay_programs(publishers, concurrency=2))
-                beside = [*(_web(servers, settings) if web else ()), *(_flower(servers) if flower else ())]
+                beside = [*_web(servers, settings), *_flower(servers)]
                 if settings.feeds:
                     beside.append(Program("feed", feed_worker_argv(), WORKER_READY))
                 processes.run(*beside)  # now: Flower asks the workers at once

@@ -29,8 +29,6 @@ class Day(NamedTuple):
     began_at: datetime
     ended_at: datetime | None
     now: datetime
-    bytes: int
-    """With its indexes."""
 
     @property
     def span(self) -> dict[str, int]:

@@ -129,19 +129,16 @@ Destinations = Mapping[str, DestinationStatus]
 
 
 def destinations(
-    database: Database, bound: int = COUNTED_EXACTLY, *, estimate: bool = True, only: str | None = None
+    database: Database, bound: int = COUNTED_EXACTLY, *, estimate: bool = True
 ) -> dict[str, DestinationStatus]:
     """By name: the destinations that are configured, and up to `UNKNOWN_SHOWN_AT_MOST` others that have messages, are
-    paused or out of reach. `only`: this one alone. `bound`: messages of a state are counted up to this; with many
-    destinations, up to fewer: about 10,000 in all, but 10 of each at least."""
+    paused or out of reach. `bound`: messages of a state are counted up to this; with many destinations, up to fewer:
+    about 10,000 in all, but 10 of each at least."""
     configured = database.settings.destinations
     breakers = {row.name: row._asdict() for row in database.ask("traffic/states.sql")}
-    if only is not None:
-        names = [only]
-    else:
-        present = database.ask("look/present.sql", known=[*configured], most=UNKNOWN_SHOWN_AT_MOST)
-        unknown = sorted({*breakers, *(row.destination for row in present)} - configured.keys())
-        names = sorted({*configured, *unknown[:UNKNOWN_SHOWN_AT_MOST]})
+    present = database.ask("look/present.sql", known=[*configured], most=UNKNOWN_SHOWN_AT_MOST)
+    unknown = sorted({*breakers, *(row.destination for row in present)} - configured.keys())
+    names = sorted({*configured, *unknown[:UNKNOWN_SHOWN_AT_MOST]})
     statuses = {name: DestinationStatus(name in configured) for name in names}
     for name in statuses.keys() & breakers.keys():
         statuses[name].breaker = breakers[name]

@@ -63,7 +63,6 @@ def options_of(url: str) -> tuple[tuple[str, str], ...]:
 EXAMPLES = {
     "database_url": "postgresql://user@host:5432/database",
     "broker_url": "redis://localhost:6379/0",
-    "alert_webhook": "https://hooks.example.com/orders",
 }
 """URLs by setting. All others are those of destinations."""
 
@@ -84,6 +83,7 @@ def _is_storage(url: str) -> str:
 
 Url = Annotated[str, AfterValidator(_has_scheme)]
 StorageUrl = Annotated[str, AfterValidator(_is_storage)]
+WebUrl = Annotated[str, Field(pattern="^https?://[^/?#]")]
 
 WEEK_SECONDS, CENTURY_SECONDS = 7 * 86_400.0, 100 * 365 * 86_400.0
 SHORTEST_SECONDS = 0.001

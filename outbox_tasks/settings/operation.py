@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from outbox_tasks.settings.destination import Port, Span, SpanOrZero, StorageUrl, Url
+from outbox_tasks.settings.destination import Port, Span, SpanOrZero, StorageUrl, WebUrl
 
 DAY_SECONDS = 86_400.0
 
@@ -25,7 +25,7 @@ class OperationSettings(BaseModel):
 
     stale_after: Span = 300.0
     """Messages due for this long without being sent are stale: a problem."""
-    alert_webhook: Url | None = Field(default=None, repr=False)
+    alert_webhook: WebUrl | None = Field(default=None, repr=False)
     """Where changes of the list of problems are posted as JSON. None: they are logged, and sent as a signal."""
 
     monitor_port: Port | None = None

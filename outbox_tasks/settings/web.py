@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from outbox_tasks.settings.destination import WebUrl
+
 SHORTEST_PASSWORD = 12
 
 WEB_PORT = 8089
@@ -14,7 +16,6 @@ WEB_PORT = 8089
 
 Name = Annotated[str, Field(pattern=r"^[^:\x00-\x1f\x7f-\x9f]{1,100}$")]
 """A name with which somebody signs in: Basic authentication ends it at a colon."""
-WebUrl = Annotated[str, Field(pattern="^https?://")]
 TraceUrl = Annotated[str, Field(pattern=r"^https?://.*\{trace_id\}")]
 
 

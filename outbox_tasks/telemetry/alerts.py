@@ -23,10 +23,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from celery import bootsteps
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ConfigurationError, OutboxError, WebhookFailed
+from outbox_tasks.errors import OutboxError, WebhookFailed
 from outbox_tasks.operating.problems import Examination, Problem, Severity, examine
-from outbox_tasks.settings import MAINTAIN_QUEUE, Settings
-from outbox_tasks.settings.destination import HIDDEN
+from outbox_tasks.settings import MAINTAIN_QUEUE
 from outbox_tasks.signals import problems_changed
 from outbox_tasks.text import STARS, logger, one_line, redacted, span, storable, without_secrets
 from outbox_tasks.worker.resources import Resources
@@ -56,12 +55,7 @@ class AlertsStep(bootsteps.StartStopStep):
         return MAINTAIN_QUEUE in worker.app.amqp.queues.consume_from
 
     def create(self, worker: Any) -> Alerts:
-        resources: Resources = worker.app.outbox_relay
-        try:
-            check(resources.settings)
-        except OutboxError as error:
-            raise SystemExit(f"outbox_tasks: {error}") from None
-        return Alerts(resources)
+        return Alerts(worker.app.outbox_relay)
 
 
 class Alerts:
@@ -167,13 +161,6 @@ def body(alerts: Sequence[Mapping[str, Any]], source: str) -> dict[str, Any]:
     return {"text": f"{text} [{source}]", "source": source, "problems": alerts}
 
 
-def check(settings: Settings) -> None:
-    """Raises `ConfigurationError` if alerts can't be posted as the settings say."""
-    url = urlsplit(settings.alert_webhook or "http://nowhere")
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ConfigurationError(setting="alert_webhook", value=HIDDEN, rule="it must be an http:// or https:// URL")
-
-
 class _NoRedirect(HTTPRedirectHandler):
     """A webhook that has moved is an error: what is posted goes to no other place."""
 
@@ -183,15 +170,17 @@ class _NoRedirect(HTTPRedirectHandler):
 
 def post(url: str, what: Mapping[str, Any]) -> str:
     """Post it to a webhook. Returns the status of the answer. Raises `WebhookFailed`."""
-    login, at, place = url.partition("://")[2].rpartition("@")
+    parts = urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
     basic = ""
     headers = {"Content-Type": "application/json"}
-    if at:
+    if login:
         user, _, password = login.partition(":")
         basic = b64encode(unquote(f"{user}:{password}").encode()).decode()
         headers["Authorization"] = f"Basic {basic}"
     try:
-        request = Request(f"{urlsplit(url).scheme}://{place}", json.dumps(what).encode(), headers)  # noqa: S310 - see `check`
+        place = parts._replace(netloc=host).geturl()
+        request = Request(place, json.dumps(what).encode(), headers)  # noqa: S310 - of http or https: see `WebUrl`
         with build_opener(_NoRedirect).open(request, timeout=POST_TIMEOUT_SECONDS) as answer:
             return f"HTTP {answer.status}"
     except HTTPError as refused:

@@ -20,7 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from celery import Celery, bootsteps, signals
 
-from outbox_tasks.errors import NotInstalled, OutboxError, PortTaken
+from outbox_tasks.errors import OutboxError, PortTaken
 from outbox_tasks.operating.problems import OF_THE_DATABASE, Connections, Severity, examine
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import metrics
@@ -123,8 +123,6 @@ def _routed(pages: Pages) -> WsgiApp:
             return text("404 Not Found", f"there is: {', '.join(pages)}")
         try:
             return page(environ, start_response)
-        except NotInstalled as error:
-            return text("404 Not Found", error)
         except Exception:
             log.exception("the monitor failed at %s", environ["PATH_INFO"])
             return text("500 Internal Server Error", "it failed; see the log")
@@ -181,8 +179,6 @@ def refuses(app: Celery) -> bool:
     others, so it does not count."""
     connection = app.connection_for_read()
     port = connection.port or connection.transport.default_port
-    if not connection.hostname or not port:
-        return False
     try:
         socket.create_connection((connection.hostname, port), 0.5).close()  # a probe has a second or so
     except OSError as error:

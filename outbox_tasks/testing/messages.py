@@ -90,10 +90,6 @@ def _task(body: bytes, envelope: TaskMessage) -> StoredTask:
     # What the application itself has just written may be read, pickle too.
     encoding = envelope.content_encoding
     message = CeleryMessage(body, content_type=kind, content_encoding=encoding, headers=headers, accept={kind})
-    decoded: Any = message.decode()
-    if "task" in headers:
-        fields, (args, kwargs, _) = headers, decoded
-    else:  # Celery's first message protocol
-        fields, args, kwargs = decoded, decoded["args"], decoded["kwargs"]
+    args, kwargs, _ = message.decode()
     queues = [described["queue"]["name"] for described in envelope.declare if "queue" in described]
-    return StoredTask(fields["task"], fields["id"], [*args], kwargs, [*queues, envelope.routing_key][0], headers)
+    return StoredTask(headers["task"], headers["id"], [*args], kwargs, [*queues, envelope.routing_key][0], headers)

@@ -25,6 +25,4 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module("outbox_tasks.web.page" if name == "Page" else "outbox_tasks.web.access"), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("outbox_tasks"):
-            raise
         raise NotInstalled(what="The page", missing=error, packages="'outbox-tasks[web]'") from None

@@ -55,7 +55,7 @@ def web(host: str, port: int, read_only: bool) -> None:
     )
     with _listening(host, port) as listener:
         say(f"The page is at {_url(listener)}")
-        if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
+        if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             say(BEYOND, err=True)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with closing(page), suppress(KeyboardInterrupt):
@@ -67,9 +67,8 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        reason = str(error.strerror or error).partition(" (while")[0]
         remedy = "Name another one with --port (0: any free one), or with --host an address of this host."
-        raise PortTaken(what="The page", host=host, port=port, reason=reason, remedy=remedy) from None
+        raise PortTaken(what="The page", host=host, port=port, reason=error.strerror, remedy=remedy) from None
 
 
 def _url(listener: socket.socket) -> str:

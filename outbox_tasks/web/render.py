@@ -129,10 +129,8 @@ def cut(whole: str | None, longest: int) -> str:
     return start if len(start) <= longest else f"{start[:longest]}…"
 
 
-def ago(moment: datetime | None) -> Markup | str:
+def ago(moment: datetime) -> Markup:
     """How long ago something was; for the future, "in" how long it will be."""
-    if moment is None:
-        return "never"
     return _time(moment, text.ago(moment))
 
 

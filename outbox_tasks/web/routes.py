@@ -46,7 +46,6 @@ ROUTES = [
     Route("GET", "/messages/{id:path}", LOOK, message.message),
     Route("GET", "/keys", LOOK, errors.keys, "Keys"),
     Route("GET", "/workers", LOOK, start.workers, "Workers"),
-    Route("GET", "/archive", LOOK, start.archive, "Archive"),
     Route("GET", "/audit", LOOK, act.latest, "Audit"),
     Route("GET", "/doctor", LOOK, start.doctor, "Doctor", without_tables=True),
 ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html import unescape
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import httpx
 
@@ -68,6 +68,21 @@ def visitor(scope: Any) -> Person | None:
 
 def words(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def walk(browser: Browser, most: int = 300) -> Iterator[tuple[str, httpx.Response]]:
+    """All pages that links lead to, from the start page on; links of the first `most` pages count."""
+    left, seen = ["/", "/messages"], set[str]()
+    while left:
+        if (link := left.pop(0)) in seen:
+            continue
+        seen.add(link)
+        place = urlsplit(link)
+        answer = browser.ask("GET", unquote(place.path), parse_qs(place.query, keep_blank_values=True))
+        assert answer.status_code == 200, (link, answer.text)
+        yield link, answer
+        if len(seen) < most:
+            left += [unescape(found) for found in re.findall('href="(/[^"#]*)"', answer.text)]
 
 
 Visit = Callable[..., Browser]

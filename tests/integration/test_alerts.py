@@ -15,7 +15,7 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ConfigurationError, WebhookFailed
+from outbox_tasks.errors import WebhookFailed
 from outbox_tasks.operating.problems import Examination, Problem, Severity, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.signals import problems_changed
@@ -264,11 +264,6 @@ class TestTheWebhook:
             with pytest.raises(WebhookFailed) as failure:
                 alerts.post(url, {})
             assert web.secret not in str(failure.value)
-
-    @pytest.mark.parametrize("url", ["slack://there", "https://"])
-    def test_must_be_one(self, settings: MakeSettings, url: str) -> None:
-        with pytest.raises(ConfigurationError, match="alert_webhook"):
-            alerts.check(settings(alert_webhook=url))
 
 
 class TestTheCommand:

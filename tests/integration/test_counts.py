@@ -63,11 +63,7 @@ def test_a_writer_can_name_any_number_of_destinations(store: Store, rows: Rows, 
         assert len(problems) == 11
         assert problems[-1].fact == "The same holds for 90 more destinations."
     assert "and 51 more, with fewer problems and a shorter backlog" in command("status").output
-    browser = visit()
-    assert "There may be more destinations that are not configured" in browser.text("/")
-    for name in ("unknown-1", "unknown-99"):
-        assert browser.get(f"/destinations/{name}").status_code == 200
-    assert browser.get("/destinations/nothing").status_code == 404
+    assert "There may be more destinations that are not configured" in visit().text("/")
 
 
 def test_destinations_that_are_no_longer_configured_are_counted(store: Store, rows: Rows) -> None:

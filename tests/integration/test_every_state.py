@@ -4,17 +4,14 @@ page, and by the commands."""
 from __future__ import annotations
 
 import json
-import re
-from html import unescape
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 from sqlalchemy import func, text
 
 from outbox_tasks.web import Role
 from tests.conftest import Rows, seconds_from_now
-from tests.integration.browsing import Browser, Visit
+from tests.integration.browsing import Visit, walk
 from tests.integration.conftest import Command
 
 FAILED = {"attempts": 2, "last_error_code": "http_503", "last_error": "the shop is shut"}
@@ -105,24 +102,7 @@ def test_every_page_is_shown(visit: Visit, rows: Rows, command: Command, schema:
         for statement in DESTINATIONS.split(";\n"):
             connection.exec_driver_sql(statement)
     for browser in (visit(Role.LOOK), visit(**URLS)):
-        assert {f"/messages/{id}" for id in ids} <= walk(browser)
+        assert {f"/messages/{id}" for id in ids} <= {link for link, _ in walk(browser)}
     for words in ("list", "list --by key", "list --by error", "status", "audit"):
         says(command, *words.split())
         json.loads(says(command, *words.split(), "--json"))
-
-
-def walk(browser: Browser) -> set[str]:
-    """All pages that links lead to."""
-    left, seen = ["/"], set[str]()
-    while left:
-        if (link := left.pop(0)) in seen:
-            continue
-        seen.add(link)
-        place = urlsplit(link)
-        answer = browser.ask("GET", place.path, parse_qs(place.query))
-        assert answer.status_code == 200, (link, answer.text)
-        if len(seen) < 300:
-            left += [
-                unescape(one) for one in re.findall(rb'href="(/[^"#]*)"', answer.content) for one in [one.decode()]
-            ]
-    return seen

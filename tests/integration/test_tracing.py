@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 import redis
@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox_tasks import Message, Outbox
+from outbox_tasks import Outbox
 from outbox_tasks.model import Step
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
@@ -29,29 +29,12 @@ from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-Write = Callable[[Outbox, Session], object]
-
 app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
 
 
 @app.task(name="shop.ship")
 def ship(order: int) -> None:
     """Never run here."""
-
-
-def captured(outbox: Outbox, session: Session) -> None:
-    with outbox.capture(session):
-        ship.delay(1)
-
-
-WAYS: dict[str, Write] = {
-    "publish": lambda outbox, session: outbox.publish(session, "a", {}, to="orders"),
-    "publish with an id": lambda outbox, session: outbox.publish(session, "a", {}, to="orders", id=uuid4()),
-    "publish_many": lambda outbox, session: outbox.publish_many(session, [Message("a", {}, to="orders")]),
-    "delay": lambda outbox, session: outbox.delay(session, ship, 1),
-    "apply_async": lambda outbox, session: outbox.apply_async(session, ship, (1,), countdown=5),
-    "capture": captured,
-}
 
 
 @pytest.fixture
@@ -101,16 +84,6 @@ def publishers(store: Store) -> Iterator[Publishers]:
     made = Publishers(store.settings)
     yield made
     made.close()
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_writing_keeps_the_context_of_the_span_that_it_is_in(
-    outbox: Outbox, session: Session, rows: Rows, tracer: Tracer, way: str
-) -> None:
-    with tracer.start_as_current_span("POST /orders") as span, session.begin():
-        WAYS[way](outbox, session)
-    [row] = rows.hot()
-    assert row.headers["traceparent"] == header(span)
 
 
 def test_an_async_session_that_writes_at_its_commit_keeps_the_context_of_the_call(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import signal
+import socket
 import threading
 from contextlib import closing
 from html import unescape
@@ -11,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import uvicorn
 from celery import Celery
 from click.testing import CliRunner
 from sqlalchemy import event, func
@@ -23,6 +27,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Page
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.browsing import Browser, Visit, visitor, words
+from tests.integration.conftest import Command
 from tests.integration.doctoring import beats, tally
 
 EVIL = "<script>alert(1)</script> & \u202e 100%/a?b#c 'q\" \x07"
@@ -194,16 +199,6 @@ def test_of_workers_those_in_trouble_come_first(visit: Visit, rows: Rows) -> Non
     assert 'href="/messages?destination=orders&amp;state=running">2 of orders</a>' in html
 
 
-def test_the_days_of_the_archive_and_what_becomes_of_them(visit: Visit, rows: Rows) -> None:
-    html = visit(archive_export="s3://key:geheim123@bucket/outbox", archive_retention=3 * 86_400).read("/archive")
-    text = words(html)
-    assert "geheim" not in html
-    assert "Kept for 3 d" in text
-    assert "bucket/outbox, as Parquet" in text
-    assert re.search(r"20\d\d-\d\d-\d\d 0 being written [\d.]+ \w+", text)
-    assert "ever: archive_retention is 0" in visit(archive_retention=0).text("/archive")
-
-
 def test_the_audit_comes_page_by_page_with_links(visit: Visit, store: Store, rows: Rows) -> None:
     for n in range(60):
         limits.pause(store, "orders", f"p{n} <b>", f"why {n} </td>")
@@ -245,7 +240,7 @@ def test_without_tables_or_a_database_the_page_says_so(
 ) -> None:
     with closing(Page(settings(broker_url=None, **values), who=visitor)) as page:
         browser = Browser(page)
-        for path in ("/destinations/orders", "/keys", "/workers", "/archive", "/audit"):
+        for path in ("/destinations/orders", "/keys", "/workers", "/audit"):
             answer = browser.get(path)
             assert answer.status_code == 503, path
             assert said in unescape(answer.text)
@@ -273,10 +268,10 @@ def test_of_an_installed_relay_the_application_s_broker_is_asked(
 
 def test_each_command_that_a_page_shows_is_one_of_ours(visit: Visit, rows: Rows) -> None:
     rows.insert(1)
-    browser = visit(destinations={name: {"url": "redis+stream://localhost/1/x"} for name in ("orders", "--yes")})
+    browser = visit()
     shown = {
         unescape(line)
-        for path in ("/destinations/orders", "/destinations/--yes", "/archive", "/doctor", "/keys", "/audit")
+        for path in ("/destinations/orders", "/doctor", "/keys", "/audit")
         for line in re.findall('data-copy="([^"]*)"', browser.read(path))
     }
     assert len(shown) >= 4
@@ -286,3 +281,23 @@ def test_each_command_that_a_page_shows_is_one_of_ours(visit: Visit, rows: Rows)
         if program == "celery":
             continue
         assert CliRunner().invoke(outbox, [arguments[0], "--help", *arguments[1:]]).exit_code == 0, line
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "warns"),
+    [("127.0.0.1", r"127\.0\.0\.1", False), ("::1", r"\[::1\]", False), ("0.0.0.0", r"0\.0\.0\.0", True)],
+)
+def test_it_warns_of_who_can_read_and_says_that_its_port_is_taken(
+    command: Command, monkeypatch: pytest.MonkeyPatch, host: str, address: str, warns: bool
+) -> None:
+    def asked_again(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        refused = command("web", "--host", host, "--port", str(sockets[0].getsockname()[1]))
+        assert (refused.exit_code, "Address already in use" in refused.stderr) == (1, True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("OUTBOX_WEB_USERS", json.dumps({"anna": {"password": "a long password"}}))
+    monkeypatch.setattr(uvicorn.Server, "run", asked_again)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    begun = command("web", "--host", host, "--port", "0")
+    assert (begun.exit_code, "others can read the passwords" in begun.stderr) == (0, warns)
+    assert re.fullmatch(rf"The page is at http://{address}:\d+/\n", begun.stdout)

@@ -194,7 +194,8 @@ class TestCredentials:
     @pytest.mark.parametrize("show", [repr, str])
     def test_are_not_in_the_repr(self, show: Callable[[object], str]) -> None:
         made = Settings(
-            database_url=self.URL, broker_url=self.URL, alert_webhook=self.URL, archive_export=f"s3://{SECRET}@b/c",
+            database_url=self.URL, broker_url=self.URL, archive_export=f"s3://{SECRET}@b/c",
+            alert_webhook=f"https://user:{SECRET}@localhost/{SECRET}",
             destinations={"orders": {"url": self.URL, "claim_check": f"s3://{SECRET}@b/c"}}, feeds={"eu": self.FEED},
             broker_transport_options={"password": SECRET}, web_users={"ada": {"password": SECRET * 4}},
         )  # fmt: skip

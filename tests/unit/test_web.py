@@ -165,8 +165,10 @@ class TestWhoMayComeIn:
         nobody.headers = {}
         assert nobody.get("/").status_code == 403
         assert nobody.get("/sign-in").status_code == 404  # the passwords of the settings don't count then
-        refused = Browser(make_page(who=lambda scope: scope["user"])).get("/")
+        page = make_page(who=lambda scope: scope["user"])
+        refused = Browser(page).get("/")
         assert (refused.status_code, "KeyError" in refused.text) == (500, False)
+        assert by_wsgi(page, "/")[0].startswith("500 ")
 
     def test_an_asynchronous_hook_needs_asgi(self, make_page: MakePage) -> None:
         async def who(host: Any) -> Person:
@@ -373,6 +375,8 @@ def test_what_could_not_work_is_refused_and_no_password_is_shown(settings: MakeS
         {"web_users": {"a:b": {"password": PASSWORD}}},
         {"web_users": {"": {"password": PASSWORD}}},
         {"web_flower_url": "javascript:alert(1)"},
+        {"alert_webhook": "slack://hunter2"},
+        {"alert_webhook": "https:///hunter2"},
         {"web_trace_url": "https://traces.example.com/"},
         {"web_trace_url": "javascript:{trace_id}"},
     ]

@@ -31,9 +31,8 @@ def connect(resources: Resources) -> None:
     """Have the workers of the relay's app count, if they have a `monitor_port`."""
     app = resources.app
     own_directory = PerProcess(lambda: mkdtemp(prefix="outbox-metrics-"))
-    counting = False
 
-    def prepare(sender: Any = None, **_: Any) -> None:
+    def count(sender: Any = None, **_: Any) -> None:
         # Before the fork: all processes need the same directory, and share what is imported.
         if sender.app is not app or resources.settings.monitor_port is None:
             return
@@ -42,25 +41,19 @@ def connect(resources: Resources) -> None:
         else:
             os.environ[VARIABLE] = own_directory.get()
         try:
-            count()
+            workers = _part("workers")
         except NotInstalled as error:
             log.warning("%s", error)
-
-    def count(**_: Any) -> None:
-        # A forked process counts already, a spawned one does not.
-        nonlocal counting
-        if not counting and resources.settings.monitor_port is not None and VARIABLE in os.environ:
-            _part("workers").count_in_files()
-            _part("workers").WorkerMetrics(resources.settings.destinations).listen(app)
-            counting = True
+            return
+        workers.count_in_files()
+        workers.WorkerMetrics(resources.settings.destinations).listen(app)
 
     def remove_directory() -> None:
         if (directory := own_directory.take()) is not None:
             os.environ.pop(VARIABLE, None)
             shutil.rmtree(directory, ignore_errors=True)
 
-    signals.worker_init.connect(prepare, weak=False)
-    signals.worker_process_init.connect(count, weak=False)
+    signals.worker_init.connect(count, weak=False)
     resources.before_close.append(remove_directory)
 
 

@@ -28,13 +28,9 @@ def destination(visit: Visit) -> Response:
     name = visit.arguments["name"]
     status = overview.status_of(visit)
     counts = status.destinations.get(name)
-    if counts is None and counted.cut(status.destinations):
-        alone = visit.look(f"destination {name} alone", lambda: counted.destinations(visit.store, only=name)[name])
-        counts = alone if any(alone.states.values()) else None
     if counts is None:
-        raise HTTPException(404, f"There is no destination {name!r}, and no message to one.")
+        raise HTTPException(404, f"There is no destination {name!r}, and no message to one was found.")
     details = visit.look(f"destination {name}", lambda: _details(visit, name, counts))
-    dashes = ("--",) if name.startswith("-") else ()  # or the name would be read as an option
     return visit.show(
         "destination.html",
         name=name,
@@ -42,7 +38,7 @@ def destination(visit: Visit) -> Response:
         state=counts.state,
         problems=overview.problems_of(status, name),
         place=lambda problem: overview.place(visit, problem),
-        commands={act: shell_line(act, *options, "--why", "…", *dashes, name) for act, *options in COMMANDS},
+        commands={act: shell_line(act, *options, "--why", "…", name) for act, *options in COMMANDS},
         details=details,
         limited=any(limit.change for limit in details["limits"]),
         states=[*counted.STATES, *ARCHIVED],

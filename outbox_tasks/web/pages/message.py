@@ -91,10 +91,7 @@ def _contents(visit: Visit, message: dict[str, Any]) -> dict[str, Any]:
 
 def _headers(headers: Any) -> str:
     """Headers as text. A writer may have put anything there."""
-    try:
-        return cut(json.dumps(headers, ensure_ascii=False, indent=1), SHOWN_CHARACTERS) if headers else ""
-    except RecursionError:
-        return "…"
+    return cut(json.dumps(headers, ensure_ascii=False, indent=1), SHOWN_CHARACTERS) if headers else ""
 
 
 def _trace(visit: Visit, headers: Any) -> str | None:

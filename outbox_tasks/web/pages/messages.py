@@ -14,7 +14,6 @@ from outbox_tasks.operating.messages.find import STATES, Filter
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Cursor, read_page
 from outbox_tasks.operating.messages.search import KINDS, search
-from outbox_tasks.operating.problems import Examination
 from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.visit import ROWS_SHOWN, Visit
 
@@ -83,17 +82,7 @@ def results(visit: Visit) -> Response:
     text = visit.query_value("q")
     if text is None:
         return visit.go("/messages")
-
-    def examined() -> Examination:
-        return status_of(visit).examination
-
-    try:
-        answer = search(visit.store, text, examined, limit=STATEMENT_SECONDS)
-    except InvalidFilter as error:
-        raise HTTPException(400, f"{error.reason[:1].upper()}{error.reason[1:]}.") from None
-    except DatabaseTooSlow:
-        slow = f"The database took more than {STATEMENT_SECONDS:.0f} s for this search. Try again."
-        raise HTTPException(503, slow) from None
+    answer = search(visit.store, text, lambda: status_of(visit).examination, limit=STATEMENT_SECONDS)
     if answer.only is not None:
         return visit.go(f"/messages/{answer.only}")
     if not answer.messages and answer.event_type:

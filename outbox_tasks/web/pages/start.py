@@ -1,4 +1,4 @@
-"""The pages of the whole outbox: start, with problems first; the workers; the archive; and the doctor."""
+"""The pages of the whole outbox: start, with problems first; the workers; and the doctor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from starlette.responses import Response
 
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating import overview as counted
-from outbox_tasks.operating.days import days
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.operating.problems import Examination, Severity, examine
 from outbox_tasks.telemetry.alerts import known
-from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.visit import FEW_SHOWN, ROWS_SHOWN, Visit
 
@@ -61,22 +59,6 @@ def workers(visit: Visit) -> Response:
         workers_left_out=len(relay[ROWS_SHOWN:]) + len(supervising[ROWS_SHOWN:]),
         sends=visit.look("sends", lambda: visit.store.ask("look/sends.sql", destination=None, most=ROWS_SHOWN)),
         running=[(name, counts) for name, counts in status.destinations.items() if counts.states["running"]],
-    )
-
-
-def archive(visit: Visit) -> Response:
-    """How large the archive is, and what becomes of it."""
-    kept = visit.look("archive", lambda: days(visit.store)[::-1], seconds=10.0)
-    settings = visit.settings
-    return visit.show(
-        "archive.html",
-        outbox=overview.status_of(visit),
-        days=kept[:ROWS_SHOWN],
-        days_left_out=len(kept) - ROWS_SHOWN,
-        bytes=sum(day.bytes for day in kept),
-        export=settings.archive_export and redacted(settings.archive_export),
-        settings=settings,
-        command=shell_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
     )
 
 

@@ -100,15 +100,6 @@
     });
   }
 
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches(FIELDS)) return;
-    const search = document.querySelector("input[type=search]");
-    if (search) {
-      event.preventDefault();
-      search.focus();
-    }
-  });
-
   document.addEventListener("visibilitychange", refresh);
   offerCopies();
   setInterval(refresh, EVERY);
