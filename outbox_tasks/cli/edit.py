@@ -68,10 +68,7 @@ def _edited(former: bytes, kind: str) -> bytes:
 def _difference(former: bytes, payload: bytes, former_kind: str, kind: str) -> Text:
     """What changes, line by line; the sizes if it is not text."""
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    before, after = laid_out(former), laid_out(payload)
+    before, after = (laid_out(each) or f"{len(each):,} bytes" for each in (former, payload))
     lines = [f"-{former_kind}", f"+{kind}"] if former_kind != kind else []
-    if before is None or after is None:
-        lines += [f"-{len(former):,} bytes", f"+{len(payload):,} bytes"]
-    else:
-        lines += list(difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm=""))
+    lines += difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
     return Text("\n").join(Text(printable(line), styles.get(line[:1], "")) for line in lines)

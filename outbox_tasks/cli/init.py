@@ -75,7 +75,4 @@ def _adopt_broker() -> None:
         outbox = store.identity
         with closing(Broker(app or make_app(settings), settings)) as broker:
             before = broker.adopt(outbox)
-    text = f"The broker belongs to {outbox}."
-    if before != outbox:
-        text += " It belonged to none before." if before is None else f" Before: {before}."
-    answer({"outbox": outbox, "before": before}, text)
+    answer({"outbox": outbox, "before": before}, f"The broker belongs to {outbox}. Before: {before or 'to none'}.")

@@ -87,10 +87,9 @@ def _message_lines(messages: list[dict[str, Any]]) -> RenderableType:
 def _list_errors(store: Store, destination: str | None, limit: int) -> None:
     groups, complete = Lookup(store).groups(destination)
     shown = groups[:limit]
-    none = "There are no dead letters." if complete else "None were found."
     facts = [{**group, "redrive": f"outbox-tasks redrive --group {group['group']}"} for group in shown]
     all_shown = complete and len(shown) == len(groups)
-    answer({"groups": facts, "complete": all_shown}, _error_table(shown) if shown else none)
+    answer({"groups": facts, "complete": all_shown}, _error_table(shown) if shown else "There are no dead letters.")
     if shown:
         remark("\nSee a message: outbox-tasks show ID. Send a group: outbox-tasks redrive --group GROUP.")
     if len(shown) < len(groups):

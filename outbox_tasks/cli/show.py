@@ -146,8 +146,6 @@ def _facts(message: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if message["lease"] is not None:
         begun = "begun" if message["begun"] else "not begun"
         yield "lease", f"{message['lease']}, {begun}, held by {message['locked_by']}"
-    elif message["locked_by"]:
-        yield "last held by", message["locked_by"]
     spared = f", {message['spared']} of them don't count" if message["spared"] else ""
     yield "attempts", f"{message['attempts']}{spared}"
     if error_of(message):

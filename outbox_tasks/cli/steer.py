@@ -66,10 +66,9 @@ def limit(
             changes = [f"Cleared: {', '.join(cleared) or 'nothing, nobody had set a limit'}."]
         elif wanted:
             try:
-                replaced = limits.limit(store, destination, wanted, who, why or "", seconds)
+                limits.limit(store, destination, wanted, who, why or "", seconds)
             except ActRefused as error:
                 raise click.UsageError(error.reason) from None
-            changes = [f"Before, {text}." for text in replaced]
         _show(store, destination, changes)
 
 

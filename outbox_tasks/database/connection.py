@@ -39,7 +39,7 @@ REMEDIES = {
     ),
     "LockAcquireExtended": (
         "A look for a message locks each day that is kept. Keep fewer days (archive_retention), or raise "
-        "max_locks_per_transaction: `outbox-tasks doctor` says how far."
+        "max_locks_per_transaction."
     ),
 }
 """The remedy where one of these functions of PostgreSQL has refused a statement."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outbox_tasks.text import many, moment, one_line, span
+from outbox_tasks.text import many, moment, one_line
 
 FORM = "form"
 """The fact that tells the form of an act from another one with the same token."""
@@ -21,7 +21,7 @@ PHRASES = {
     "destination": "destination {}", "event_type": "type {}", "key": "key {}",
     "since": "sent since {}",
     "until": "sent until {}", "to": "to {}", "new_ids": "with new ids", "limit": "at most {}", "rate": "{} a second",
-    "seconds": "in {} s",
+    "seconds": "in {} s", "older_than": "older than {} s", "newer_than": "newer than {} s",
 }  # fmt: skip
 """Facts in words, in the order in which they are told. Others come last, by their names."""
 
@@ -53,9 +53,7 @@ def under_way(act: Mapping[str, Any]) -> str:
 
 def _phrase(name: str, value: Any) -> str:
     """A fact in words. It may be anything: somebody may have written the entry by hand."""
-    if name in ("older_than", "newer_than") and isinstance(value, int | float):
-        value = span(value)
-    elif isinstance(value, float):
+    if isinstance(value, float):
         value = f"{value:g}"
     elif isinstance(value, list):
         value = ", ".join(map(str, value))

@@ -35,20 +35,15 @@ class InForce:
 
     @property
     def shown(self) -> str:
-        """The value in words: 2 a second."""
-        return in_words(self.setting, self.value)
+        """The value in words, with its unit: 2 a second."""
+        if self.value is None:
+            return "none"
+        if self.value in ("all", inf):
+            return "all"
+        return f"{self.value:g}{ {'rate_limit': ' a second', 'concurrency': ' at once'}.get(self.setting, '') }"
 
     def __str__(self) -> str:
         return f"{self.shown}, {self.whence}"
-
-
-def in_words(setting: str, value: Any) -> str:
-    """The value of a setting, with its unit."""
-    if value is None:
-        return "none"
-    if value in ("all", inf):
-        return "all"
-    return f"{value:g}{ {'rate_limit': ' a second', 'concurrency': ' at once'}.get(setting, '') }"
 
 
 def in_force(database: Database, destination: str) -> list[InForce]:
@@ -83,9 +78,9 @@ def _in_force(limits: Limits, destination: str) -> list[InForce]:
 
 def limit(
     database: Database, destination: str, wanted: Mapping[str, Any], who: str, why: str, seconds: float | None = None
-) -> list[str]:
+) -> None:
     """Set limits in the place of settings, for so many seconds, or until `clear`. Workers keep to them within a second
-    or two. Returns what somebody had set before, in words. Raises `ActRefused`."""
+    or two. Raises `ActRefused`."""
     values = {setting: _checked(setting, value) for setting, value in wanted.items()}
     if not values:
         raise ActRefused(reason=f"say which limit: {', '.join(STEERED)}")
@@ -94,18 +89,9 @@ def limit(
     rows = [{"setting": name, "value": "Infinity" if value == "all" else value} for name, value in values.items()]
     until = None if seconds is None else _checked("seconds", seconds)
     with database.transaction() as run:
-        changed = run(
-            "audit/limit.sql", destination=destination, wanted=json.dumps(rows), seconds=until, person=who, reason=why
-        )
+        run("audit/limit.sql", destination=destination, wanted=json.dumps(rows), seconds=until, person=who, reason=why)
         if values.keys() != {"singles"}:  # what waits singly in the queue was not limited
             run("claim/hold_back.sql", destinations=[destination])
-    wake(database.settings)
-    replaced = []
-    for row in changed:
-        if row.replaced is not None:
-            end = f"until {moment(row.replaced_until)}" if row.replaced_until else "until somebody cleared it"
-            replaced.append(f"{row.setting} was {in_words(row.setting, row.replaced)}, by {row.replaced_by} {end}")
-    return replaced
 
 
 def _checked(setting: str, value: Any) -> Any:
@@ -123,7 +109,6 @@ def _checked(setting: str, value: Any) -> Any:
 def clear(database: Database, destination: str, who: str, why: str | None = None) -> list[str]:
     """End all limits that people have set for a destination: its settings count. Returns the settings that it freed."""
     cleared = database.ask("audit/unlimit.sql", destination=destination, person=who, reason=why)
-    wake(database.settings)
     return [row.setting for row in cleared]
 
 

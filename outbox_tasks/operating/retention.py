@@ -22,10 +22,10 @@ from outbox_tasks.settings.operation import DAY_SECONDS
 log = logging.getLogger(__name__)
 
 ROWS_A_BATCH = 5_000
-"""Old rows that one statement deletes. Between two batches there is a pause, for the work of others."""
+"""Old rows of a kind that a run deletes. Between two runs there is room for the work of others."""
 
 RUN_SECONDS = 0.5
-"""After this time a run begins no further batch or day: its worker may also have to claim."""
+"""After this time a run begins no further day: its worker may also have to claim."""
 
 
 @dataclass
@@ -76,15 +76,10 @@ def maintain(store: Store) -> Maintained:
 
 
 def forget_marks(store: Store) -> tuple[int, bool]:
-    """Delete the inbox's marks that are older than `inbox_retention`, for a moment. Returns how many, and whether there
-    are more."""
-    ends, count, keep = time.monotonic() + RUN_SECONDS, 0, store.settings.inbox_retention
-    while True:
-        gone = store.ask("inbox/forget.sql", keep=keep, most=ROWS_A_BATCH)[0].count
-        count += gone
-        if gone < ROWS_A_BATCH or time.monotonic() >= ends:
-            return count, gone == ROWS_A_BATCH
-        time.sleep(0.05)
+    """Delete some of the inbox's marks that are older than `inbox_retention`. Returns how many, and whether there may
+    be more."""
+    gone = store.ask("inbox/forget.sql", keep=store.settings.inbox_retention, most=ROWS_A_BATCH)[0].count
+    return gone, gone == ROWS_A_BATCH
 
 
 @contextmanager
@@ -122,12 +117,8 @@ def trim(store: Store, older_than: timedelta, result: Maintained) -> None:
         else:
             result.dropped.append(day.date)
             log.info("the archive's %s is dropped", day.date)
-    # All of them: an earlier run may have died after a drop.
-    while store.ask("keep/troubles.sql", most=ROWS_A_BATCH)[0].count >= ROWS_A_BATCH:
-        if time.monotonic() >= ends:
-            result.more = True
-            return
-        time.sleep(0.05)
+    # Also those of days that an earlier run dropped.
+    result.more |= store.ask("keep/troubles.sql", most=ROWS_A_BATCH)[0].count >= ROWS_A_BATCH
 
 
 def _remove(store: Store, day: Day) -> None:

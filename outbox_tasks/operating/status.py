@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.overview import Destinations, DestinationStatus, FeedState
@@ -55,16 +54,13 @@ class Status:
 
 
 def read(connections: Connections) -> Status:
-    """Look at all of it. Raises nothing: what can't be read is a problem."""
+    """Look at all of it. What can't be read is a problem."""
     site = Site(connections)
     examination = look(site)
     if "counts" not in site.reached:
         return Status(examination, _queues(site))
-    try:
-        archived, estimated = overview.archived(site.store)
-        acts = site.store.ask("act/going.sql", size=100)
-    except OutboxError:  # the database went away just now: the next look says so
-        return Status(examination, _queues(site))
+    archived, estimated = overview.archived(site.store)
+    acts = site.store.ask("act/going.sql", size=100)
     return Status(examination, _queues(site), site.destinations, site.heartbeats, site.feeds, acts, archived, estimated)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -136,7 +137,7 @@ class TestAnAct:
         assert (act["count"], act["facts"]["limit"], act["facts"]["seconds"] > 0.8) == (20, 20, True)
         assert ended(runner, begin(runner, orders))["count"] == 1180
         [going] = runner.going()
-        assert (going["seq"], going["count"]) == (slow, 1)
+        assert (going["seq"], going["count"], runner.ended(slow, 0)) == (slow, 1, False)
 
     def test_tries_once_more_what_somebody_was_changing(self, runner: Runner, rows: Rows, monkeypatch: Any) -> None:
         monkeypatch.setattr(batches, "BATCH_MESSAGES", 1)
@@ -153,6 +154,17 @@ class TestAnAct:
 
 
 class TestStop:
+    def test_an_interruption_ends_it(self, runner: Runner, rows: Rows) -> None:
+        class Interrupted(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                raise KeyboardInterrupt
+
+        bury(rows, 2)
+        entry = begin(runner, rate=0.5, wake=False)
+        with pytest.raises(KeyboardInterrupt):
+            runner.follow(entry, "bob", Interrupted())
+        assert (act_of(runner, entry)["facts"]["stopped"], each_once(rows, entry)) == ("bob", 1)
+
     def test_waits_for_the_batch_that_is_under_way(self, runner: Runner, new_runner: MakeRunner, rows: Rows) -> None:
         bury(rows, 2)
         entry = begin(runner, wake=False)

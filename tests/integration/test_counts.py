@@ -17,6 +17,7 @@ from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.browsing import Visit
 from tests.integration.conftest import Command, Lease
+from tests.integration.doctoring import tally
 
 A_LEASE = UUID(int=7)
 
@@ -70,6 +71,8 @@ def test_destinations_that_are_no_longer_configured_are_counted(store: Store, ro
     rows.insert(2, destination="former", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="older", key="k")
     rows.insert(1, destination="in hand", lease=A_LEASE, locked_until=seconds_from_now(30))
+    tally(store, "long gone", sent=1)
+    store.claims.take_slot("long gone", 1)
     assert destinations(store).keys() == {"orders", "former", "older", "in hand"}
     assert of(store, "former").states["dead"] == 2
 

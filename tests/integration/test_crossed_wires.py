@@ -74,6 +74,7 @@ def test_the_second_relay_on_a_broker_refuses_and_names_both(mine: Settings, oth
         check(relay(other))
     for settings in (mine, other):
         assert f"schema {settings.database_schema}, server " in str(refused.value)
+    assert "A relay of this outbox found its stamp" in crossed(other.replace(broker_url=None))[0]
     root = examine(other).problems[0]
     assert root.code == "crossed_wires"
     assert {"no_workers", "no_beat", "no_claims"} <= {problem.code for problem in root.follows}
@@ -124,6 +125,7 @@ def test_two_settings_that_name_two_places_are_named(
 
     assert found(place, str(mine.broker_url)) == []
     assert found(place.set(host="localhost"), f"{mine.broker_url};redis://other/0") == []
+    assert len(found(place.set(port=1), str(mine.broker_url))) == 1  # nobody knows where that leads
     database, broker = found(place.set(database="template1"), "redis://other/0")
     assert database.startswith("OUTBOX_DATABASE_URL names postgresql://")
     assert "/outbox, and outbox.toml names postgresql://" in database

@@ -188,7 +188,6 @@ class TestRetention:
     ) -> None:
         retention.maintain(store)
         monkeypatch.setattr(retention, "ROWS_A_BATCH", 10)
-        monkeypatch.setattr(retention, "RUN_SECONDS", 0)
         fill(store, 15, age=8 * DAY)
         app = make_app(settings(broker_url=own_redis.url))
         app.finalize()

@@ -16,7 +16,10 @@ import pytest
 from click.testing import Result
 from sqlalchemy import text
 
+from outbox_tasks.cli.shared.acts import stoppable
 from outbox_tasks.cli.show import shown_payload
+from outbox_tasks.model import sibling
+from outbox_tasks.operating.messages import find, paging
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.messages.payload import laid_out, mended
@@ -53,15 +56,6 @@ class TestList:
         assert any(id in line and "dead" in line for line in lines)
         assert "http_400: no" in " ".join(lines)
 
-    def test_for_programs(self, run: Command, rows: Rows) -> None:
-        [id] = bury(rows, key="k")
-        rows.insert(2)
-        shown = told(run("list", "--state", "dead", "--json"))
-        assert shown["complete"]
-        [one] = shown["messages"]
-        assert (one["id"], one["state"], one["key"], one["last_error_code"]) == (id, "dead", "k", "http_400")
-        assert len(told(run("list", "--state", "dead", "--state", "pending", "--json"))["messages"]) == 3
-
     def test_any_time_that_somebody_wrote_can_be_shown(self, run: Command, rows: Rows) -> None:
         ids = {*rows.insert(1), *rows.insert(1, key="k"), *rows.insert(1, status="dead", dead_at=seconds_from_now(-1))}
         times = ("infinity", "-infinity", "12345-06-07", "0044-03-15 BC", "9999-12-31 23:59:59+00")
@@ -76,13 +70,21 @@ class TestList:
         for words in ("list", "list --by error", "list --by key", "status", "health"):
             assert not isinstance(run(*words.split()).exception, Exception)
 
-    def test_says_that_there_are_more(self, run: Command, rows: Rows) -> None:
-        rows.insert(3)
+    def test_says_that_there_are_more(self, run: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        [id] = bury(rows, key="k")
+        rows.insert(2)
+        shown = told(run("list", "--state", "dead", "--json"))
+        [one] = shown["messages"]
+        assert (one["id"], one["key"], one["last_error_code"], shown["complete"]) == (id, "k", "http_400", True)
+        assert len(told(run("list", "--state", "dead", "--state", "pending", "--json"))["messages"]) == 3
         assert "These are 2; --limit shows more" in run("list", "--limit", "2").stderr
         assert not told(run("list", "--limit", "2", "--json"))["complete"]
         assert run("list", "--limit", "4").stderr == ""
         assert run("list", "--type", "nothing").output == "No such messages.\n"
         assert "No destination 'oders' is configured." in run("list", "--destination", "oders").stderr
+        monkeypatch.setattr(paging, "ROWS_LOOKED_AT", 1)
+        monkeypatch.setattr(paging, "ROWS_A_LOOK", 1)
+        assert "Looked at 2 messages back to those of " in run("list", "--type", "nothing", "--limit", "1").stderr
 
 
 class TestShow:
@@ -92,6 +94,15 @@ class TestShow:
         shown = run("show", id).stdout
         for part in (id, "pending", "order.created", "orders", "tenant: t1", "redriven by ann: the shop is back"):
             assert part in shown
+        event = uuid4()
+        rows.insert(1, id=event)
+        note = {"at": "2026-11-01T12:00:00+00:00", "what": "failed", "traceback": "ValueError: no"}
+        more = {"priority": -1, "history": [note] * 30, "event_type": "mail.sent"}
+        [other] = bury(rows, id=sibling(event, "mails"), destination="mails", headers={"eventid": str(event)}, **more)
+        shown = run("show", other).stdout
+        for part in (f"orders: {event} (pending)", "low", "\nValueError: no\n", "last 29 are kept"):
+            assert part in shown
+        shown = run("show", id).stdout
         assert '{"id": 42, "total": 1.10}' in shown
         one = told(run("show", id, "--json"))
         assert (one["payload"], one["audit"][0]["who"]) == ('{"id": 42, "total": 1.10}', "ann")
@@ -126,7 +137,7 @@ class TestShow:
 
 
 class TestErrors:
-    def test_in_groups_with_what_to_do(self, run: Command, rows: Rows) -> None:
+    def test_in_groups_with_what_to_do(self, run: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("list", "--by", "error").stdout == "There are no dead letters.\n"
         ids = bury(rows, 3)
         bury(rows, destination="mails")
@@ -138,6 +149,10 @@ class TestErrors:
         assert first["redrive"] == f"outbox-tasks redrive --group {first['group']}"
         [group] = told(run("list", "--by", "error", "--destination", "mails", "--json"))["groups"]
         assert group["count"] == 1
+        assert "These are the largest 1 of 2 groups" in run("list", "--by", "error", "--limit", "1").stderr
+        assert not told(run("list", "--by", "error", "--limit", "1", "--json"))["complete"]
+        monkeypatch.setattr(find, "GROUPS_AT_MOST", 1)
+        assert "Only the first" in run("list", "--by", "error").stderr
 
 
 class TestActs:
@@ -154,6 +169,11 @@ class TestActs:
         [act] = acts(rows)
         assert (act.who, act.count, len(act.facts["changed"])) == (getpass.getuser(), 3, 3)
         assert run("redrive", "--all", "--yes").stdout == "There is nothing to redrive.\n"
+        with stoppable() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.wait(9)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT), stop.clear(), stop.wait(9)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Ctrl-C does again what it did before"
 
     def test_refuse_to_act_without_a_filter(self, run: Command) -> None:
@@ -171,6 +191,15 @@ class TestActs:
         assert f"{nobody} was not: there is no such message." in done.stderr
         again = told(run("redrive", dead, "--yes", "--json"))
         assert (again["redriven"], again["missed"]) == (0, [{"id": dead, "state": "pending"}])
+        bury(rows)
+        schema = rows.tables.messages.schema
+        with rows.engine.connect() as other, other.begin():
+            other.execute(text(f"SELECT FROM {schema}.outbox_dead FOR UPDATE"))
+            assert "1 message not: they were on their way" in run("redrive", "--all", "--yes").stderr
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {schema}.outbox_ready ADD CHECK (false) NOT VALID"))
+        failed = run("redrive", "--all", "--yes")
+        assert (failed.exit_code, "Then it failed: CheckViolation" in failed.stderr) == (1, True)
 
     def test_discard_only_dead_letters_by_default_and_delete_for_good(self, run: Command, rows: Rows) -> None:
         bury(rows), rows.insert(locked_until=seconds_from_now(60))
@@ -271,6 +300,8 @@ class TestEdit:
         assert '+  "id": 43' in done.stdout
         assert (rows.one(id).payload, rows.one(id).status) == (b'{"id":43}', "dead")
         [act] = acts(rows)
+        sent = run("edit", id, "--payload", "-", "--content-type", "text/x", "--redrive", "--yes", "--json", typed="\0")
+        assert (told(sent)["redriven"], rows.one(id).content_type) == (1, "text/x")
         assert run("audit", "--payload", str(act.seq)).stdout_bytes == b'{"id":42}'
         assert run("audit", "--payload", "999").exit_code == 1
 
@@ -299,4 +330,8 @@ class TestEdit:
         assert "Nothing was changed." in run("edit", id, "--payload", "-", typed="{}").stderr
         monkeypatch.setenv("VISUAL", "true")
         assert "Nothing was changed." in run("edit", id).stderr
+        [binary] = bury(rows, payload=b"\xff")
+        assert "the payload is not text" in run("edit", binary).stderr
+        shown = run("edit", binary, "--payload", "-", "--content-type", "text/x", "--dry-run", typed="{}").stdout
+        assert all(line in shown for line in ("-application/json", "+text/x", "-1 bytes", "+{}"))
         assert (rows.one(id).payload, acts(rows)) == (b"{}", [])

@@ -22,7 +22,7 @@ from outbox_tasks.operating.problems.destinations import connection_errors
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
 from tests.integration import pgbouncer
-from tests.integration.doctoring import NOBODY, READS, Sql, found, login, sql
+from tests.integration.doctoring import NOBODY, READS, found, login, sql
 
 
 def test_healthy_servers_have_no_problem(settings: MakeSettings, rows: Rows, there: Settings) -> None:
@@ -68,52 +68,30 @@ def test_a_read_only_database_is_the_root_of_all_that_stands_still(settings: Mak
     assert {"no_workers", "no_beat"} <= {consequence.code for consequence in problem.follows}
 
 
-class TestWrite:
-    """A write that is rolled back."""
-
-    @pytest.fixture
-    def full(self, rows: Rows, engine: Engine, schema: str) -> Sql:
-        """The server refuses each write of a heartbeat, as with a full disk."""
-        run = sql(engine, schema)
-        run(
-            "CREATE FUNCTION disk_full() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = '53100'; END$$",
-            "CREATE TRIGGER disk_full BEFORE INSERT ON outbox_heartbeats FOR EACH ROW EXECUTE FUNCTION disk_full()",
-        )
-        return run
-
-    def test_that_is_refused_stands_above_all_that_stands_still(
-        self, settings: MakeSettings, rows: Rows, full: Sql
-    ) -> None:
-        rows.insert(1, locked_until=seconds_from_now(-600))
-        [problem, *_] = seen = examine(settings()).problems
+def test_a_write_that_is_refused_stands_above_all_that_stands_still_and_none_leaves_a_row(
+    settings: MakeSettings, rows: Rows, engine: Engine, schema: str
+) -> None:
+    """The server refuses each write of a heartbeat, as with a full disk."""
+    run = sql(engine, schema)
+    run(
+        "CREATE FUNCTION disk_full() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = '53100'; END$$",
+        "CREATE TRIGGER disk_full BEFORE INSERT ON outbox_heartbeats FOR EACH ROW EXECUTE FUNCTION disk_full()",
+    )
+    rows.insert(1, locked_until=seconds_from_now(-600))
+    with closing(Connections(settings())) as connections:
+        [problem] = look(Site(connections)).problems
         assert (problem.code, problem.severity) == ("database_refuses_writes", Severity.ERROR)
         assert "No space left on device" in problem.fact
         assert {"no_workers", "no_beat", "no_claims", "stale"} <= {each.code for each in problem.follows}
-        assert len(seen) == 1
-        full("DROP TRIGGER disk_full ON outbox_heartbeats")
-        assert "database_refuses_writes" not in found(settings())
-
-    @pytest.mark.parametrize("refused", [False, True])
-    def test_leaves_no_row_behind_and_a_connection_that_can_be_used(
-        self, settings: MakeSettings, rows: Rows, request: pytest.FixtureRequest, refused: bool
-    ) -> None:
-        if refused:
-            request.getfixturevalue("full")
-        with closing(Connections(settings())) as connections:
-            for _ in range(2):
-                problems = look(Site(connections), only=["database_refuses_writes"]).problems
-                assert [problem.code for problem in problems] == ["database_refuses_writes"] * refused
-                limit = connections.store.query("SELECT current_setting('statement_timeout')")
-                assert limit == [("3s",)]
-        with rows.engine.connect() as connection:
-            assert not connection.execute(rows.tables.heartbeats.select()).all()
-
-    def test_is_not_missed_by_a_role_that_may_only_read(
-        self, settings: MakeSettings, rows: Rows, engine: Engine, schema: str
-    ) -> None:
-        with login(engine, schema, READS) as (_, url):
-            assert found(settings(database_url=url), "database_refuses_writes", "check_failed") == {}
+        run("DROP TRIGGER disk_full ON outbox_heartbeats")
+        for _ in range(2):
+            assert look(Site(connections), only=["database_refuses_writes"]).problems == []
+            assert connections.store.query("SELECT current_setting('statement_timeout')") == [("3s",)]
+    with rows.engine.connect() as connection:
+        assert not connection.execute(rows.tables.heartbeats.select()).all()
+    with login(engine, schema, READS) as (_, url):  # a role that may only look
+        assert found(settings(database_url=url), "database_refuses_writes", "check_failed") == {}
 
 
 def test_missing_session_settings(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
@@ -232,10 +210,16 @@ def test_a_password_that_can_not_be_had(settings: MakeSettings, stream: Stream, 
 
 
 def test_a_destination_without_a_publisher_that_takes_its_url(settings: MakeSettings) -> None:
-    urls = {"fax": {"url": "fax://localhost:1/"}, "orders": {"url": "redis+stream://localhost:6379/one/two"}}
-    wrong = found(settings(destinations=urls), "publisher_missing", "destination_url")
-    assert "'fax'" in wrong["publisher_missing"].fact
-    assert "destinations.orders.url" in wrong["destination_url"].fact
+    stream = {"url": "redis+stream://localhost:6379/0/x"}
+    urls = {
+        "fax": {"url": "fax://localhost:1/"}, "orders": {"url": "redis+stream://localhost:6379/one/two"},
+        "large": {**stream, "claim_check": "adl://box/large"}, "tasks": {"url": "celery://"},
+    }  # fmt: skip
+    seen = examine(settings(destinations=urls, broker_url=None), only=["publisher_missing", "destination_url"]).problems
+    fax, orders, large = seen
+    assert "'fax'" in fax.fact
+    assert "destinations.orders.url" in orders.fact
+    assert (large.which, large.remedy[:11]) == ("large", "pip install")
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for() -> None:

@@ -106,18 +106,17 @@ def test_a_missing_beat_or_claim(site: Settings, rows: Rows, kind: str, code: st
 
 
 def test_claims_that_time_out(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
-    """The session with the oldest snapshot is named, also to a role that may not look into it."""
+    """The session with the oldest snapshot is named, also to a role that may not know since when."""
     assert found(settings(), "claims_late") == {}
     beats(rows, LATE_CLAIM, 10.0)
-    with login(engine, schema, READS) as (role, url):
+    with login(engine, schema, READS) as (_, url):
         with engine.connect() as connection, connection.begin():
             connection.execute(text("DECLARE report CURSOR FOR SELECT 1"))
             seen = found(settings(), "claims_late")["claims_late"]
             hidden = found(settings(database_url=url), "claims_late")["claims_late"]
         assert seen.severity is Severity.ERROR
         assert "held by the session" in seen.fact
-        assert "since when is hidden" in hidden.fact
-        assert f"GRANT pg_read_all_stats TO {role};" in hidden.remedy
+        assert hidden.fact.endswith(f"role {engine.url.username}).")
 
 
 def test_maintenance_is_due_some_hours_after_the_start(

@@ -43,10 +43,14 @@ def report(archived: Archived, table: str = "outbox_all") -> Iterator[None]:
 
 
 class TestWhatGoes:
-    def test_drops_days_that_are_wholly_older(self, archived: Archived, store: Store, new_store: MakeStore) -> None:
+    def test_drops_days_that_are_wholly_older(
+        self, archived: Archived, store: Store, new_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for days in (7, 8, 9, 30):
-            archived.fill(archived.ago(days), 3)
+            archived.fill(archived.ago(days), 3, last_error_code="busy")
+        monkeypatch.setattr(retention, "ROWS_A_BATCH", 2)
         done = drop_days(store, WEEK)
+        assert archived.value(f"SELECT count(*) FROM {archived.schema}.outbox_trouble") == 3
         assert done == Maintained(dropped=[archived.ago(days) for days in (30, 9, 8)])
         assert archived.days() == {archived.ago(7)}
         assert archived.count() == 3

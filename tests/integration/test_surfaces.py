@@ -161,6 +161,9 @@ class TestTheDoctor:
 def test_a_check_that_fails_is_a_problem_and_stops_no_other(
     settings: MakeSettings, rows: Rows, engine: Engine, schema: str
 ) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"LOCK TABLE {schema}.outbox_versions")
+        assert "check_failed" in {problem.code for problem in examine(settings(statement_timeout=0.1)).problems}
     sql(engine, schema)("ALTER TABLE outbox_heartbeats RENAME TO elsewhere")
     seen = examine(settings(), deep=True)
     failed = [problem for problem in seen.everything if problem.code == "check_failed"]

@@ -60,7 +60,7 @@ class TestList:
     def test_says_where_its_search_ended_and_goes_on(
         self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("ROWS_LOOKED_AT", "ROWS_LOOKED_AT_FIRST"):
+        for name in ("ROWS_LOOKED_AT", "ROWS_A_LOOK"):
             monkeypatch.setattr(paging, name, 20)
         monkeypatch.setattr(messages_page, "ROWS_SHOWN", 5)
         [wanted] = rows.insert(event_type="order.lost", destination="mails")

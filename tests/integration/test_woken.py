@@ -70,11 +70,6 @@ def resume(store: Store, rows: Rows) -> None:
     assert limits.resume(store, "orders", "ann")
 
 
-def limit(store: Store, rows: Rows) -> None:
-    rows.insert()
-    limits.limit(store, "orders", {"rate_limit": 100}, "ann", "black friday")
-
-
 def cancel(store: Store, rows: Rows) -> None:
     """The first message of a key: the next one may be sent."""
     first, _ = rows.insert(2, key="order:1")
@@ -82,7 +77,7 @@ def cancel(store: Store, rows: Rows) -> None:
         assert Outbox(store.settings).cancel(session, UUID(first))
 
 
-ACTS = [redrive, try_now, try_a_destination, discard, redrive_on_the_page, replay, resume, limit, cancel]
+ACTS = [redrive, try_now, try_a_destination, discard, redrive_on_the_page, replay, resume, cancel]
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -41,6 +41,18 @@ class TestHeartbeats:
         assert facts(box, "claim@here").get("met") is None
 
 
+def test_another_timeline_is_told_for_some_time_and_a_crash_is_not(box: Box) -> None:
+    assert box.run("report/timeline.sql") == [(None, None)]
+    for fact, code, before in (("counts_since", "database_crashed", None), ("timeline", "timeline_changed", "other")):
+        other = "UPDATE outbox_heartbeats SET facts = facts || jsonb_build_object(%s::text, 'other')"
+        box.connection.execute(other, [fact])
+        [(noted, error)] = box.run("report/timeline.sql")
+        assert (noted, error.endswith("the message may have been delivered before")) == (code, True)
+        assert [was for _, was, _ in box.run("doctor/timeline.sql", fresh=60.0)] == [before] * (before is not None)
+        assert box.run("doctor/timeline.sql", fresh=0.0) == []
+    assert box.run("report/timeline.sql") == []
+
+
 def test_of_the_minute_before_this_one_a_part_counts(box: Box) -> None:
     with box.connection.transaction():  # within it, now() stays
         box.connection.execute("INSERT INTO outbox_sends (destination, arrived_at) VALUES ('orders', now())")
@@ -69,22 +81,19 @@ class TestPause:
 
 
 class TestLimits:
-    def set(self, box: Box, value: float, seconds: float | None, who: str = "ann") -> tuple[Any, Any]:
-        """The value before, and who had set it."""
+    def set(self, box: Box, value: float, seconds: float | None) -> None:
         wanted = json.dumps([{"setting": "rate_limit", "value": value}])
-        asked = {"destination": "orders", "wanted": wanted, "seconds": seconds, "person": who, "reason": "a sale"}
-        [(_, _, replaced, by, _)] = box.run("audit/limit.sql", **asked)
-        return replaced, by
+        asked = {"destination": "orders", "wanted": wanted, "seconds": seconds, "person": "ann", "reason": "a sale"}
+        box.run("audit/limit.sql", **asked)
 
-    def test_a_limit_that_is_over_replaces_and_clears_nothing(self, box: Box) -> None:
-        assert self.set(box, 2, 60) == (None, None)
-        assert self.set(box, 3, None, "bob") == (2, "ann")
+    def test_to_clear_ends_those_that_count(self, box: Box) -> None:
+        clear = {"destination": "orders", "person": "ann", "reason": None}
+        self.set(box, 4, 60)
         box.connection.execute("UPDATE outbox_limits SET until = now()")
-        assert self.set(box, 4, 60) == (None, None)
-        box.connection.execute("UPDATE outbox_limits SET until = now()")
-        assert box.run("audit/unlimit.sql", destination="orders", person="ann", reason=None) == []
-        self.set(box, 5, None)
-        assert box.run("audit/unlimit.sql", destination="orders", person="ann", reason=None) == [("rate_limit",)]
+        assert box.run("audit/unlimit.sql", **clear) == []
+        for seconds in (60, None):
+            self.set(box, 5, seconds)
+            assert box.run("audit/unlimit.sql", **clear) == [("rate_limit",)]
         assert box.rows("SELECT setting FROM outbox_limits") == []
         actions = [action for [action] in box.rows("SELECT action FROM outbox_audit ORDER BY seq")]
-        assert actions == ["limit"] * 4 + ["clear limits"]
+        assert actions == ["limit"] * 2 + ["clear limits"] + ["limit", "clear limits"]

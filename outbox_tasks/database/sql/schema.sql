@@ -279,7 +279,6 @@ CREATE TABLE outbox_limits (
   since       timestamptz NOT NULL DEFAULT clock_timestamp(),
   who         text NOT NULL,
   why         text,
-  replaced    jsonb,  -- what somebody had set before, if that still counted: value, who, until
   PRIMARY KEY (destination, setting),
   CHECK (CASE setting WHEN 'rate_limit' THEN value BETWEEN 0.0001 AND 1000000
                       WHEN 'concurrency' THEN value BETWEEN 1 AND 10000 AND value = trunc(value)

@@ -187,9 +187,7 @@ class Runner:
         except OutboxError as error:
             log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts wait: %s", error)
             self._troubled = True
-        except Exception:
-            log.exception("acts are looked at again soon")
-        return RETRY_SECONDS
+            return RETRY_SECONDS
 
     def _batch(self, own: set[int], overdue: float) -> float:
         asked = {"own": sorted(own), "overdue": min(overdue, 1e9), "place": self._database.settings.database_schema}

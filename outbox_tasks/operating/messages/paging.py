@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating.messages.find import LAST_NUMBER, ROWS_LOOKED_AT, Filter, shown, start
+from outbox_tasks.operating.messages.find import LAST_NUMBER, Filter, shown, start
 
-ROWS_LOOKED_AT_FIRST = 500
-"""Mostly they are enough."""
+ROWS_A_LOOK, ROWS_LOOKED_AT = 500, 10_000
+"""Rows of an index that one statement looks at, and in all, for the messages of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,9 @@ def read_page(
             raise ValueError("the cursor belongs to other filters")
         place |= {"last": at.seq, **({"time": at.died} if by_death else {})}
     page = Page()
-    # Where all that is in an index is wanted, a page need not look further than it goes.
-    every = {"states", "destination", "group"} if by_death else set()
-    look = size + 1 if wanted.facts.keys() <= every else max(ROWS_LOOKED_AT_FIRST, size + 1)
     rows: list[Any] = []
     while True:
+        look = max(ROWS_A_LOOK, size + 1)
         asked = {**wanted.parameters, **place, "look": look, "size": size + 1 - len(rows)}
         *more, end = database.ask(verb, limit, **asked)
         rows += more
@@ -88,6 +86,5 @@ def read_page(
             page.complete, page.reached = False, end.created_at
             page.older = Cursor(end.end_seq, end.end_time.isoformat() if by_death else None)
             break
-        look = ROWS_LOOKED_AT
     page.messages = [shown(row) for row in rows[:size]]
     return page

@@ -268,6 +268,5 @@ def _is_queued(message: Row) -> bool:
 
 def _due(message: Row) -> datetime:
     """Since when it has been due; of a message that was never tried, whatever put it off meanwhile."""
-    again: datetime = message["locked_until"]
-    wanted: datetime = max(message["created_at"], message["deliver_at"] or message["created_at"])
-    return again if message["attempts"] else min(again, wanted)
+    due: datetime = message["locked_until"] if message["attempts"] else message["deliver_at"] or message["created_at"]
+    return due

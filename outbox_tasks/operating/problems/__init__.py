@@ -134,11 +134,9 @@ def refused(reason: OutboxError) -> Examination:
 def _run(site: Site, check: Check) -> list[Problem]:
     try:
         return list(check.run(site))
-    except OutboxError as failed:
-        reason = str(failed)
     except Exception as failed:
         log.debug("a check failed", exc_info=True)
-        reason = f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}"
+        reason = f"{type(failed).__name__}: {failed}"
     which = f"{check.run.__module__.rpartition('.')[2]}.{check.run.__name__}"
     fact = f"Whether {check.in_order} ({check.subject.lower()}) could not be found out: {reason}"
     cause = f"So nobody knows of problems such as {', '.join(sorted(check.codes))}."

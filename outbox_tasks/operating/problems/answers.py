@@ -13,7 +13,6 @@ from kombu import Connection, Producer
 
 from outbox_tasks.broker.broker import CLUSTER, Broker, queue_length
 from outbox_tasks.broker.names import CLAIM_TASK, queues_of
-from outbox_tasks.errors import BrokerUnreachable
 
 WORKERS_ANSWER_SECONDS = 1.5
 """Seconds that workers have to answer. A busy worker with a solo pool can't."""
@@ -51,10 +50,8 @@ class BrokerAnswer:
                 lengths = {queue: queue_length(producer, queue) for queue in queues_of(broker.settings)}
                 trips = sum(2 if length or info is None else 1 for length in lengths.values())
                 seconds = (time.monotonic() - began) / trips
-        except BrokerUnreachable as away:
-            return Silence(str(away.reason).rstrip("."))
         except Exception as failed:  # whatever a transport raises, the broker gives no answer
-            return Silence(f"{type(failed).__name__}: {failed}".rstrip("."))
+            return Silence(str(getattr(failed, "reason", failed)).rstrip("."))
         return cls(lengths, info, seconds)
 
 

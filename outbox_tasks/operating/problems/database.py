@@ -15,7 +15,7 @@ from outbox_tasks.operating.problems.problem import Problem, error, note, warnin
 from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.relay.store.processes import holder
-from outbox_tasks.text import redacted
+from outbox_tasks.text import moment, redacted
 
 WANTED = {name: value for name, value in PIPE.items() if name != "TimeZone"}
 """The settings that our statements need. With ISO style the time zone does not matter."""
@@ -121,13 +121,9 @@ def session(site: Site) -> Problems:
 def timeline(site: Site) -> Problems:
     """Whether a standby has taken over, or a backup was restored."""
     for row in site.look("timeline", fresh=7 * 86_400.0):  # told for a week
-        moved = row.timeline != row.now
-        if not moved and not row.fresh:
-            continue
-        before, since = (row.timeline, "just now") if moved else (row.before, row.changed[:19].replace("T", " "))
         yield warning(
             "timeline_changed",
-            f"The database is on timeline {row.now}; it was on {before} (noticed {since}).",
+            f"The database is on timeline {row.timeline}; it was on {row.before} (noticed {moment(row.changed)}).",
             "A standby took over, or a backup was restored. What was committed last before that may be gone: messages, "
             "and the knowledge that others were delivered. Those are delivered again.",
             "docs/reliability.md, A failover or a restore, says what to compare and what to replay.",

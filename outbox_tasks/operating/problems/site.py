@@ -68,8 +68,6 @@ class Connections:
         if self.installed is None and self.settings.broker_url is None:
             return lambda: None
         silence = Silence(f"it gave no answer within {ANSWER_SECONDS + CONNECT_SECONDS:g} s")
-        if self._asked is not None and not self._asked.done():
-            return lambda: silence  # each look would leave one more thread that waits
         reached = threading.Event()
         self._asked = asked = in_thread(lambda: BrokerAnswer.of(self.broker, reached))
         deadline = time.monotonic() + ANSWER_SECONDS + CONNECT_SECONDS
@@ -181,16 +179,9 @@ class Site:
 
 
 def in_thread(ask: Callable[[], T]) -> Future[T]:
-    """Ask in a thread that is left behind if it hangs: looking up a name has no time limit."""
+    """Ask in a thread that is left behind if it hangs: looking up a name has no time limit. `ask` raises nothing."""
     future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(ask())
-        except Exception as failed:
-            future.set_exception(failed)
-
-    threading.Thread(target=run, name="outbox-asked", daemon=True).start()
+    threading.Thread(target=lambda: future.set_result(ask()), name="outbox-asked", daemon=True).start()
     return future
 
 

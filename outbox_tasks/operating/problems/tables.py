@@ -17,9 +17,6 @@ from outbox_tasks.operating.problems.site import Problems, Site
 from outbox_tasks.operating.problems.transactions import oldest_snapshot
 from outbox_tasks.text import span
 
-LOOKS_AT_ONCE = 5
-"""Looks for messages for which the server should have locks at the same time."""
-
 
 @cache
 def _made() -> tuple[list[str], dict[str, tuple[str, str]]]:
@@ -58,27 +55,14 @@ def version(site: Site) -> Problems:
 
 
 def days(site: Site) -> Problems:
-    """Whether new messages get the numbers of today, and whether few enough days are kept."""
-    [row] = site.look("days")
-    if row.behind:
+    """Whether new messages get the numbers of today."""
+    if site.look("days")[0].behind:
         yield error(
             "sequence_behind",
             "The sequence outbox_seq is behind the messages that are there.",
             "A logical upgrade, a restore of some tables or a setval has left it there, or outbox_days is empty. "
             "Inserts of messages fail, or go into a day that is over, and messages with keys wait.",
             "outbox-tasks maintain",
-        )
-    locks = row.days * 6  # for each day on the partitions of messages and of the journal, and on their four indexes
-    if row.room < LOOKS_AT_ONCE * locks:
-        enough = -(-LOOKS_AT_ONCE * locks // row.clients)
-        yield warning(
-            "many_days",
-            f"{row.days:,} days of messages are kept: a look for a message takes {locks:,} locks, and the server has "
-            f"room for {row.room:,}.",
-            "publish with an id, cancel and show look for messages. If several do so at the same time, one fails with "
-            "'out of shared memory', and other transactions may fail too.",
-            "Keep fewer days: OUTBOX_ARCHIVE_RETENTION. Or restart the server after "
-            f"ALTER SYSTEM SET max_locks_per_transaction = {enough};",
         )
 
 

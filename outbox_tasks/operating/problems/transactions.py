@@ -96,11 +96,9 @@ def oldest_snapshot(site: Site) -> tuple[str, str]:
     row = max((row for row in site.sessions if row.snapshot is not None), key=lambda row: row.snapshot, default=None)
     if row is None:
         return "No session holds a snapshot now.", ""
-    hidden = row.age is None
-    since = "since when is hidden" if hidden else f"for {span(row.age)}"
-    holder = f"session {row.pid} ({row.application or 'a client'}, role {row.role}, {since})"
-    more = f"\nGRANT pg_read_all_stats TO {quoted(site.server.role)};  -- to see more of it" if hidden else ""
-    return f"The oldest snapshot is held by the {holder}.", f"SELECT pg_terminate_backend({row.pid});{more}"
+    since = "" if row.age is None else f", for {span(row.age)}"
+    holder = f"session {row.pid} ({row.application or 'a client'}, role {row.role}{since})"
+    return f"The oldest snapshot is held by the {holder}.", f"SELECT pg_terminate_backend({row.pid});"
 
 
 def _named(rows: list[Any]) -> str:

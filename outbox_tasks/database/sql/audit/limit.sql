@@ -1,25 +1,18 @@
--- Sets limits of a destination in the place of its settings, and notes it in the audit. Of two people who do so at once, the second
--- one waits for the first, and learns what it has replaced.
+-- Sets limits of a destination in the place of its settings, and notes it in the audit.
 -- destination; wanted: JSON rows of setting and value; seconds: for which they count (null: until somebody clears them); person;
--- reason. Returns each setting and its end, and what somebody had set before: replaced (a value), replaced_by and replaced_until.
+-- reason.
 WITH changed AS (
   INSERT INTO :schema.outbox_limits AS l (destination, setting, value, until, who, why)
   SELECT :destination::text, w.setting, w.value, clock_timestamp() + :seconds::float * interval '1 second', :person::text, :reason::text
   FROM json_to_recordset(:wanted::json) AS w(setting text, value float) ORDER BY w.setting
   ON CONFLICT (destination, setting) DO UPDATE
-  SET value = excluded.value, until = excluded.until, who = excluded.who, why = excluded.why, since = clock_timestamp(),
-      replaced = CASE WHEN l.until > clock_timestamp() IS NOT FALSE
-                      THEN jsonb_build_object('value', l.value, 'who', l.who, 'until', l.until) END
-  RETURNING setting, value, until, replaced
-), noted AS (
-  INSERT INTO :schema.outbox_audit (who, why, action, target, facts, closed_at)
-  SELECT :person, :reason, 'limit', :destination,
-         jsonb_strip_nulls(jsonb_build_object(
-           'set', jsonb_agg(setting || ' ' || CASE WHEN value = 'infinity' THEN 'all' ELSE value::text END ORDER BY setting),
-           'ends', to_char(max(until) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'))),
-         clock_timestamp()
-  FROM changed HAVING count(*) > 0
+  SET value = excluded.value, until = excluded.until, who = excluded.who, why = excluded.why, since = clock_timestamp()
+  RETURNING setting, value, until
 )
-SELECT setting, until, (replaced ->> 'value')::float AS replaced, replaced ->> 'who' AS replaced_by,
-       (replaced ->> 'until')::timestamptz AS replaced_until
-FROM changed ORDER BY setting
+INSERT INTO :schema.outbox_audit (who, why, action, target, facts, closed_at)
+SELECT :person, :reason, 'limit', :destination,
+       jsonb_strip_nulls(jsonb_build_object(
+         'set', jsonb_agg(setting || ' ' || CASE WHEN value = 'infinity' THEN 'all' ELSE value::text END ORDER BY setting),
+         'ends', to_char(max(until) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'))),
+       clock_timestamp()
+FROM changed

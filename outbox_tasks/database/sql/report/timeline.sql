@@ -7,10 +7,9 @@ SELECT 'server', 'server', clock_timestamp(), jsonb_build_object(
   'counts_since', pg_stat_get_bgwriter_stat_reset_time())
 ON CONFLICT (name) DO UPDATE SET
   seen_at = excluded.seen_at,
-  facts = h.facts || excluded.facts || jsonb_build_object(
-    'changed', clock_timestamp(),
-    'code', CASE WHEN h.facts ->> 'timeline' <> excluded.facts ->> 'timeline' THEN 'timeline_changed'
-                 WHEN h.facts ->> 'counts_since' <> excluded.facts ->> 'counts_since' THEN 'database_crashed' END)
+  facts = h.facts || excluded.facts || CASE WHEN h.facts ->> 'timeline' <> excluded.facts ->> 'timeline'
+    THEN jsonb_build_object('code', 'timeline_changed', 'changed', clock_timestamp(), 'before', h.facts ->> 'timeline')
+    ELSE '{"code": "database_crashed"}' END
 WHERE (h.facts ->> 'timeline', h.facts ->> 'counts_since') IS DISTINCT FROM
       (excluded.facts ->> 'timeline', excluded.facts ->> 'counts_since')
 RETURNING h.facts ->> 'code' AS code, CASE h.facts ->> 'code'
