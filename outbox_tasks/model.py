@@ -194,6 +194,12 @@ class Outcome:
     retry_after: float | None = None
     within: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Raises `TypeError` inside the publisher: its messages are tried again, and their error says why."""
+        is_text = isinstance(self.code, str | None) and isinstance(self.error, str | None)
+        if not (is_text and isinstance(self.retry_after, float | int | None)):
+            raise TypeError(f"code and error of an outcome are text, and retry_after is a number of seconds: {self}")
+
     @classmethod
     def sent(cls) -> Outcome:
         """The destination confirmed the message."""

@@ -154,7 +154,7 @@ def outcomes_of(
 ) -> list[Outcome]:
     """One outcome per message, whatever `publish` raises or returns."""
     try:
-        outcomes = publish(messages)
+        outcomes = list(publish(messages))
     except PermanentError as error:
         return [Outcome.dead(error.code, str(error))] * len(messages)
     except TransientError as error:
@@ -165,8 +165,10 @@ def outcomes_of(
         which = f", with message {messages[0].id}" + (f" and {len(messages) - 1} more" if len(messages) > 1 else "")
         log.exception("the publisher of %s failed%s", destination, which, extra={"destination": destination})
         return _unforeseen(said(error, repr), messages)
-    if len(outcomes) != len(messages):
+    if [type(outcome) for outcome in outcomes] != [Outcome] * len(messages):
+        kinds = ", ".join(sorted({type(outcome).__name__ for outcome in outcomes} - {"Outcome"}))
         reason = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"
+        reason += f", among them {kinds}" if kinds else ""
         return _unforeseen(reason, messages)
     return outcomes
 

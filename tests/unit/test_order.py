@@ -106,10 +106,17 @@ def test_an_unknown_exception_is_a_retry_and_says_whether_it_struck_one_or_sever
     assert [(o.result, o.code, o.error) for o in outcomes] == [(Result.RETRY, code, repr(error))] * count
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_wrong_number_of_outcomes_says_nothing_of_any_message(count: int) -> None:
-    outcomes = outcomes_of(lambda _: [Outcome.sent()] * count, "orders", [message(0), message(1)])
+@pytest.mark.parametrize(("answer", "error"), [
+    (lambda: [Outcome.sent()], "returned 1 outcomes for 2 messages"),
+    (lambda: [Outcome.sent(), None], "returned 2 outcomes for 2 messages, among them NoneType"),
+    (lambda: None, "'NoneType' object is not iterable"),
+    (lambda: [Outcome.retry(503, "busy")] * 2, "code and error of an outcome are text"),  # type: ignore[arg-type]
+    (lambda: [Outcome.outage("busy", "later", retry_after="30")] * 2, "a number of seconds"),  # type: ignore[arg-type]
+], ids=["too few", "one is None", "nothing", "a number as code", "a text as seconds"])  # fmt: skip
+def test_a_wrong_answer_of_a_publisher_says_nothing_of_any_message(answer: Any, error: str) -> None:
+    outcomes = outcomes_of(lambda _: answer(), "orders", [message(0), message(1)])
     assert [(o.result, o.code) for o in outcomes] == [(Result.RETRY, "failed_together")] * 2
+    assert error in str(outcomes[0].error)
 
 
 def steps(messages: Sequence[LeasedMessage], publisher: Answering, **destination: Any) -> list[Step]:
