@@ -196,8 +196,9 @@ class Outcome:
 
     def __post_init__(self) -> None:
         """Raises `TypeError` inside the publisher: its messages are tried again, and their error says why."""
-        is_text = isinstance(self.code, str | None) and isinstance(self.error, str | None)
-        if not (is_text and isinstance(self.retry_after, float | int | None)):
+        texts: list[object] = [self.code, self.error]
+        seconds: object = self.retry_after
+        if not all(isinstance(text, str | None) for text in texts) or not isinstance(seconds, float | int | None):
             raise TypeError(f"code and error of an outcome are text, and retry_after is a number of seconds: {self}")
 
     @classmethod
