@@ -33,14 +33,8 @@ STATUS = {
 OF_CELERY = {
     "worker_lost": "billiard.exceptions.WorkerLostError",
     "TimeLimitExceeded": "celery.exceptions.TimeLimitExceeded",
-    "revoked": "celery.exceptions.TaskRevokedError",
-    "expired": "celery.exceptions.TaskRevokedError",
-    "cancelled": "celery.exceptions.TaskRevokedError",
-    "discarded": "celery.exceptions.TaskRevokedError",
-    "ignored": "celery.exceptions.Ignore",
-    "rejected": "celery.exceptions.Reject",
 }
-"""What Celery or a person did to a task, as an exception."""
+"""How a run ended whose process could not say it, as an exception."""
 
 
 class NotOfDjango(Exception):
@@ -124,10 +118,7 @@ def outcome(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _is_run(entry: Mapping[str, Any]) -> bool:
     """Whether an entry of a history is about a run in a worker, not about the relay."""
-    return entry.get("what") in ("returned", "retried") or "traceback" in entry or entry.get("code") in OF_RUNS
-
-
-OF_RUNS = ("worker_lost", "TimeLimitExceeded")
+    return entry.get("what") in ("returned", "retried") or "traceback" in entry or entry.get("code") in OF_CELERY
 
 
 def _began(entry: Mapping[str, Any]) -> datetime | None:

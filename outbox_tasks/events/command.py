@@ -31,13 +31,11 @@ def events() -> None:
 @events.command()
 @click.argument("outbox")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--title", default="Events", show_default=True, help="The title of the AsyncAPI document.")
-@click.option("--version", "number", default="1", show_default=True, help="The version of the AsyncAPI document.")
-def export(outbox: str, directory: Path, title: str, number: str) -> None:
+def export(outbox: str, directory: Path) -> None:
     """Write asyncapi.json, and a JSON Schema for each event, into DIRECTORY."""
     found = _outbox(outbox)
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / ASYNCAPI, asyncapi(found.events, found.settings, title, number))
+    _write(directory / ASYNCAPI, asyncapi(found.events, found.settings))
     for event_type, event in found.events.items():
         _write(directory / f"{name_of(event_type)}.schema.json", json_schema(event))
     click.echo(f"{many(len(found.events), 'event')} in {directory}")
@@ -54,12 +52,11 @@ def diff(old: TextIO, outbox: str) -> None:
     strict consumers notice it.
     """
     found = _outbox(outbox)
+    after = asyncapi(found.events, found.settings)
     try:
-        before = json.load(old)
-    except ValueError as error:
-        raise EventsUnreadable(place=old.name, reason=f"it is no JSON: {error}") from error
-    after = asyncapi(found.events, found.settings, "", "")
-    all_changes = sorted(changes(before, after), key=lambda change: (GRADES.index(change.grade), change))
+        all_changes = sorted(changes(json.load(old), after), key=lambda change: (GRADES.index(change.grade), change))
+    except (ValueError, LookupError, TypeError) as error:
+        raise EventsUnreadable(place=old.name, reason=f"it is no asyncapi.json: {error!r}") from error
     rows = table("grade", "event", "field", "change", "why")
     for change in all_changes:
         rows.add_row(cell(change.grade, STYLES[change.grade]), *map(cell, (change[0], change[1], change[2], change[4])))

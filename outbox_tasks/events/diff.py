@@ -45,8 +45,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
 
 
 def _payloads(document: Mapping[str, Any]) -> dict[str, Schema]:
-    messages = document.get("components", {}).get("messages", {})
-    return {message.get("name", name): message["payload"]["schema"] for name, message in messages.items()}
+    return {each["name"]: each["payload"]["schema"] for each in document["components"]["messages"].values()}
 
 
 Found = tuple[str, str, Grade, str]
@@ -66,13 +65,6 @@ class _Comparison:
             return
         self._open.add(pair)
         before, after = _alternatives(self._old, old), _alternatives(self._new, new)
-        if "number" in after and "number" not in before and "integer" in before:
-            yield place, "type widened", "breaks", "consumers expect an integer, and may get any number"
-            before["number"] = before.pop("integer")
-            after.pop("integer", None)
-        if "number" in before and "number" not in after and "integer" in after:
-            yield place, "type narrowed", "breaks", "stored messages may hold a number that is no integer"
-            before["integer"] = before.pop("number")
         removed, added = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
         kept = sorted(before.keys() & after.keys())
         if not kept:
@@ -158,14 +150,11 @@ def _values(schema: Schema) -> list[Any] | None:
 
 def _alternatives(document: Mapping[str, Any], schema: Schema) -> dict[str, Schema]:
     """What a value may be, by type. Several objects or lists are told apart by their titles."""
-    found: list[tuple[str, Schema]] = []
-    for each in _flat(document, schema):
-        types = each.get("type") or sorted({_type_of(value) for value in _values(each) or ()}) or "anything"
-        found.extend((name, each) for name in ([types] if isinstance(types, str) else types))
-    names = [name for name, _ in found]
+    alternatives = list(_flat(document, schema))
+    types = [each.get("type", "anything") for each in alternatives]
     return {
-        name if names.count(name) == 1 else f"{name} {each.get('title', position)}": each
-        for position, (name, each) in enumerate(found)
+        kind if types.count(kind) == 1 else f"{kind} {each.get('title', position)}": each
+        for position, (kind, each) in enumerate(zip(types, alternatives, strict=True))
     }
 
 
@@ -181,8 +170,3 @@ def _flat(document: Mapping[str, Any], schema: Schema) -> Iterator[Schema]:
         yield schema
     for choice in choices:
         yield from _flat(document, choice)
-
-
-def _type_of(value: object) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", list: "array"}
-    return names.get(type(value), "object")

@@ -27,7 +27,7 @@ def json_schema(event: Event) -> Schema:
     return {"$schema": DIALECT, "$id": event.event_type, **schemas[event.event_type], **shared}
 
 
-def asyncapi(events: Mapping[str, Event], settings: Settings, title: str, version: str) -> dict[str, Any]:
+def asyncapi(events: Mapping[str, Event], settings: Settings) -> dict[str, Any]:
     """One document with all events. A channel is a destination to which a route leads. It has no address: a
     destination's URL may hold a password."""
     schemas, models = _schemas(events, "#/components/schemas/{model}")
@@ -39,15 +39,11 @@ def asyncapi(events: Mapping[str, Event], settings: Settings, title: str, versio
             channels.setdefault(destination, {})[name] = f"#/components/messages/{name}"
     return {
         "asyncapi": "3.0.0",
-        "info": {"title": title, "version": version},
+        "info": {"title": "Events", "version": "1"},
         "defaultContentType": "application/json",
         "channels": {
             destination: {"address": None, "messages": {name: {"$ref": ref} for name, ref in refs.items()}}
             for destination, refs in channels.items()
-        },
-        "operations": {
-            f"send.{destination}": {"action": "send", "channel": {"$ref": f"#/channels/{destination}"}}
-            for destination in channels
         },
         "components": {
             "messages": {

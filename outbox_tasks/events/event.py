@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,42 +17,28 @@ from outbox_tasks.text import short
 Schema = dict[str, Any]
 
 
-class Event(ABC):
-    """An event type and the model of its payloads."""
+class Event:
+    """An event type and the model of its payloads: a Pydantic model, a dataclass or a TypedDict."""
 
     def __init__(self, event_type: str, model: Any) -> None:
         self.event_type, self.model = event_type, model
+        self._prepare()
 
     def checked(self, payload: Any) -> Any:
         """The payload as JSON values: of an instance of the model, or of values that fit it. Raises `InvalidEvent`."""
         try:
             return self._as_json(payload)
         except (ValueError, TypeError) as error:  # the errors of pydantic and msgspec are ValueErrors
-            name = getattr(self.model, "__name__", str(self.model))
-            raise InvalidEvent(event_type=self.event_type, model=name, reason=_reason(error)) from error
+            raise InvalidEvent(event_type=self.event_type, model=self.model.__name__, reason=_reason(error)) from error
 
-    @abstractmethod
-    def _as_json(self, payload: Any) -> Any:
-        """Raises `ValueError` or `TypeError`."""
-
-    @staticmethod
-    @abstractmethod
-    def schemas(events: Sequence[Any], ref_template: str) -> tuple[Mapping[str, Schema], Mapping[str, Schema]]:
-        """The JSON Schemas by event type, and the models in them by name. `ref_template` leads to a `{model}`."""
-
-
-class PydanticEvent(Event):
-    """Of a Pydantic model, a dataclass or a TypedDict."""
-
-    def __init__(self, event_type: str, model: Any) -> None:
-        super().__init__(event_type, model)
+    def _prepare(self) -> None:
         try:
-            self._adapter = TypeAdapter(model)
+            self._adapter = TypeAdapter(self.model)
             self._adapter.json_schema(mode="serialization")
         except (PydanticUserError, TypeError) as error:
             rule = f"can't describe a payload ({str(error).splitlines()[0]})"
-            raise InvalidArgument(argument="model", value=short(model), rule=rule) from error
-        self._is_plain = dataclasses.is_dataclass(model) and not hasattr(model, "__pydantic_validator__")
+            raise InvalidArgument(argument="model", value=short(self.model), rule=rule) from error
+        self._is_plain = dataclasses.is_dataclass(self.model) and not hasattr(self.model, "__pydantic_validator__")
 
     def _as_json(self, payload: Any) -> Any:
         instance = self._adapter.validate_python(payload)
@@ -63,9 +48,8 @@ class PydanticEvent(Event):
         return values
 
     @staticmethod
-    def schemas(
-        events: Sequence[PydanticEvent], ref_template: str
-    ) -> tuple[Mapping[str, Schema], Mapping[str, Schema]]:
+    def schemas(events: Sequence[Event], ref_template: str) -> tuple[Mapping[str, Schema], Mapping[str, Schema]]:
+        """The JSON Schemas by event type, and the models in them by name. `ref_template` leads to a `{model}`."""
         inputs = [(event.event_type, "serialization", event._adapter) for event in events]
         found, shared = TypeAdapter.json_schemas(inputs, ref_template=ref_template)  # type: ignore[arg-type]
         return {event_type: schema for (event_type, _), schema in found.items()}, shared.get("$defs", {})
@@ -74,6 +58,9 @@ class PydanticEvent(Event):
 class MsgspecEvent(Event):
     """Of a msgspec Struct."""
 
+    def _prepare(self) -> None:
+        pass
+
     def _as_json(self, payload: Any) -> Any:
         import msgspec
 
@@ -81,7 +68,7 @@ class MsgspecEvent(Event):
         return msgspec.to_builtins(msgspec.convert(values, self.model, str_keys=True), str_keys=True)
 
     @staticmethod
-    def schemas(events: Sequence[MsgspecEvent], ref_template: str) -> tuple[Mapping[str, Schema], Mapping[str, Schema]]:
+    def schemas(events: Sequence[Event], ref_template: str) -> tuple[Mapping[str, Schema], Mapping[str, Schema]]:
         import msgspec
 
         models = [event.model for event in events]
@@ -98,7 +85,7 @@ def event(event_type: str, model: Any) -> Event:
     msgspec = sys.modules.get("msgspec")
     if msgspec is not None and issubclass(model, msgspec.Struct):
         return MsgspecEvent(event_type, model)
-    return PydanticEvent(event_type, model)
+    return Event(event_type, model)
 
 
 def _reason(error: Exception) -> str:

@@ -174,9 +174,6 @@ def open_source(name: str, url: str, schema: str | None = None, timeout: float =
     except (ArgumentError, ValueError) as error:
         rule = "it must be a URL such as mysql://user@host/database or sqlite:////path/of/the.db"
         raise ConfigurationError(setting=setting, value=redacted(url), rule=rule) from error
-    if "://" in (parsed.database or ""):
-        rule = "it must be the URL of one database"
-        raise ConfigurationError(setting=setting, value=redacted(url), rule=rule)
     if scheme not in SOURCES:
         rule = "feeds are in PostgreSQL, MySQL, MariaDB or SQLite"
         raise ConfigurationError(setting=setting, value=redacted(url), rule=rule)

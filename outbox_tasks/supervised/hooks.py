@@ -12,7 +12,6 @@ from typing import Any
 
 from celery import signals
 
-from outbox_tasks.broker.names import TASKS
 from outbox_tasks.supervised.run import Copy, current, replacing
 from outbox_tasks.supervised.supervisor import Supervisor
 from outbox_tasks.writing.capture import supervised, wrap
@@ -23,7 +22,7 @@ def hook(supervisor: Supervisor) -> None:
     wrap()
     for task in supervisor.app.tasks.values():
         kind = type(task)
-        if task.name not in TASKS and "_outbox_hooked" not in vars(kind):
+        if "_outbox_hooked" not in vars(kind):
             kind._outbox_hooked = True
             _hook_class(kind, supervisor)
     signals.task_postrun.connect(_end, weak=False)

@@ -10,7 +10,6 @@ import time
 
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.task_broker import app_of, canary, plant_canary
-from outbox_tasks.errors import DatabaseTooSlow
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import without_secrets
@@ -61,10 +60,9 @@ class LostTasks:
         self._next = now + LOOK_SECONDS
         for row in self._store.ask("supervised/waiting.sql", names=list(self._apps)):
             app = self._apps[row.destination]
-            trouble: tuple[type[BaseException], ...] = (*app.trouble, DatabaseTooSlow)
             try:
                 self._look_at(row.destination, app, canary(str(row.outbox), row.destination), now)
-            except trouble as error:
+            except app.trouble as error:
                 reason = without_secrets(str(error), app.pinned_broker)
                 log.debug("could not look for lost tasks of %s: %s", row.destination, reason)
 
@@ -81,10 +79,10 @@ class LostTasks:
             return
         former, looked = self._seen.get(name, (tokens, now))
         self._seen[name] = tokens, now
-        if tokens and former and not former & tokens:
-            self._end(name, time.monotonic() - looked)
-        elif not tokens:
+        if not tokens:
             self._end(name, 0.0)
+        elif not former & tokens:
+            self._end(name, time.monotonic() - looked)
 
     def _end(self, name: str, age: float) -> None:
         total, count = 0, TASKS_A_STATEMENT

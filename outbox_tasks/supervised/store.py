@@ -105,9 +105,9 @@ class Runs(Database):
         facts = {"data": data, "headers": copy["headers"], "content_type": copy["content_type"], "wait": wait}
         return bool(self.ask("supervised/retry.sql", run=_rows(fence, facts | _error(code, error))))
 
-    def requeue(self, fence: Fence, within: float) -> bool:
-        """The worker has put its copy back into the broker. `within`: seconds in which a worker must begin it."""
-        return bool(self.ask("supervised/requeue.sql", run=_rows(fence, {"within": within})))
+    def requeue(self, fence: Fence) -> bool:
+        """The worker has put its copy back into the broker."""
+        return bool(self.ask("supervised/requeue.sql", run=_rows(fence, {})))
 
     def unknown(self, copy_of: str, content: str, holder: str) -> bool:
         """A worker has dropped a copy of a task that it does not know. False: the row does not wait for this copy, or

@@ -176,7 +176,7 @@ class Supervisor:
                 run.fence, "rejected", said(retval.reason) if retval.reason else "the task raised Reject"
             )
         elif state == states.REJECTED:
-            ended = runs.requeue(run.fence, self._within(run) if run.task.acks_late else 0.0)
+            ended = runs.requeue(run.fence)
         else:
             ended = bool(runs.lose([run.fence]))  # no state: the process ends
         # An earlier try may have recorded the end, and its answer was lost.
@@ -204,10 +204,6 @@ class Supervisor:
         if begun.key is not None and self.settings.dead_blocks(begun.destination):
             key_blocked.send(sender=self.app, **about)
         return True
-
-    def _within(self, run: SupervisedRun) -> float:
-        """Seconds within which a copy that is back in the broker must begin."""
-        return self.settings.destinations[run.destination].confirm_within if run.destination else 0.0
 
 
 def _described(error: BaseException) -> tuple[str, str, str]:

@@ -50,7 +50,7 @@ def run(shop: Path, *arguments: str, stdin: str | None = None) -> subprocess.Com
 
 
 def test_exported_documents_describe_the_events_without_secrets(shop: Path) -> None:
-    exported = run(shop, "export", "shop:outbox", "events", "--title", "Shop")
+    exported = run(shop, "export", "shop:outbox", "events")
     assert (exported.returncode, exported.stdout) == (0, "2 events in events\n")
     names = {path.name for path in (shop / "events").iterdir()}
     assert names == {"asyncapi.json", "order.created.schema.json", "order.paid_2f_eu.schema.json"}
@@ -67,7 +67,7 @@ def test_exported_documents_describe_the_events_without_secrets(shop: Path) -> N
 
     document = json.loads((shop / "events/asyncapi.json").read_text())
     assert document["asyncapi"] == "3.0.0"
-    assert document["info"] == {"title": "Shop", "version": "1"}
+    assert document["info"] == {"title": "Events", "version": "1"}
     messages = document["channels"]["stream"]["messages"]
     assert messages["order.paid_2f_eu"] == {"$ref": "#/components/messages/order.paid_2f_eu"}
     assert set(document["components"]["schemas"]) == {"Line", "Order", "Paid"}
@@ -103,7 +103,7 @@ def test_a_change_that_breaks_ends_with_1_and_says_what_and_why(shop: Path) -> N
         (("export", "shop:url", "."), "it is no outbox_tasks.Outbox"),
         (("export", "shop:missing", "."), "has no attribute 'missing'"),
         (("export", "missing", "."), "No module named 'missing'"),
-        (("diff", "shop.py", "shop:outbox"), "it is no JSON"),
+        (("diff", "shop.py", "shop:outbox"), "it is no asyncapi.json"),
     ],
 )
 def test_what_can_not_be_read_is_told_in_a_line(shop: Path, arguments: tuple[str, ...], reason: str) -> None:

@@ -47,7 +47,7 @@ def of(kind: Any) -> Any:
 
 
 def documents(old: Any, new: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    return tuple(asyncapi({"order": event("order", model)}, SETTINGS, "Events", "1") for model in (old, new))  # type: ignore[return-value]
+    return tuple(asyncapi({"order": event("order", model)}, SETTINGS) for model in (old, new))  # type: ignore[return-value]
 
 
 def found(old: Any, new: Any) -> set[tuple[str, str, str]]:
@@ -60,8 +60,7 @@ def found(old: Any, new: Any) -> set[tuple[str, str, str]]:
         (int, str, ("value", "type changed", "breaks")),
         (int | None, int, ("value", "type narrowed", "breaks")),
         (int, int | None, ("value", "type widened", "breaks")),
-        (int, float, ("value", "type widened", "breaks")),
-        (float, int, ("value", "type narrowed", "breaks")),
+        (int, float, ("value", "type changed", "breaks")),
         (int | str, str, ("value", "type narrowed", "breaks")),
         (Low, High, ("value", "value added", "risky")),
         (High, Low, ("value", "value removed", "breaks")),

@@ -7,11 +7,13 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from outbox_tasks.cli import outbox as commands
@@ -25,7 +27,9 @@ from outbox_tasks.model import Step
 from outbox_tasks.relay.send_all import send_all
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
+from outbox_tasks.worker.app import make_app
 from tests.conftest import MakeSettings
+from tests.feeds.places import woken_feeds
 from tests.storage.conftest import Box
 from tests.storage.test_drain import Receiver, drained
 from tests.storage.test_drain import storage as storage
@@ -361,6 +365,33 @@ def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store, monk
     assert (done.copied, done.more) == (5, True)
     [state] = feeds.states()
     assert state.waiting == 15
+
+
+def test_the_task_of_a_feed_copies_it_and_goes_on_at_once(
+    box: Box, app: App, settings: MakeSettings, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.write(2)
+    feeds = {"shop": {"url": app.url}, "gone": {"url": "sqlite:////no/such/file.db"}}
+    relay = make_app(settings(database_schema=box.schema, broker_url=broker_url, feeds=feeds))
+    relay.finalize()
+    with redis.Redis.from_url(broker_url) as client:
+        client.flushdb()
+    feed = relay.tasks["outbox_tasks.feed"]
+    assert relay.conf.beat_schedule["outbox_tasks.feed"]["options"]["queue"] == "outbox.feed"
+    assert feed.apply().get() == "woke 2 of 2"
+    assert feed.apply(args=("gone",)).get() == "copied 0, 0 dead"
+    assert sorted(woken_feeds(broker_url)) == ["gone", "shop"]
+    with monkeypatch.context() as flood:
+        flood.setattr("outbox_tasks.feeds.bridge.ROWS_A_COPY", 1)
+        flood.setattr("outbox_tasks.feeds.task.bridge", partial(bridge, longest=0.0))
+        assert feed.apply(args=("shop",)).get() == "copied 1, 0 dead"
+    assert woken_feeds(broker_url) == ["shop"]
+    assert feed.apply(args=("shop",)).get() == "copied 1, 0 dead"
+    assert feed.apply(args=("another",)).get() == "unknown"
+    assert feed.apply().get() == "woke 1 of 1"
+    relay.outbox_relay.close()
+    relay.close()
+    assert len(ids(box)) == 2
 
 
 def relayed(store: Store, receiver: Receiver) -> Counter[Step]:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from itertools import product
 from pathlib import Path
 
 import pymysql
@@ -50,16 +49,16 @@ class TestOtherLanguages:
         assert json.loads(two.message) == common
         assert (len(one.id), len(two.id), one.id != two.id) == (36, 36, True)
 
-    def test_postgresql_takes_json_of_each_type_and_keys_of_any(self, place: Place, source: Source) -> None:
+    def test_postgresql_takes_json_of_each_type(self, place: Place, source: Source) -> None:
         if place.dialect != "postgresql":
             pytest.skip("others have no such types")
         writer = place.connect()
-        for payload, key in product(("'{}'", "'{}'::json", "'{}'::jsonb", "'{}'::text"), ("'5'", "5", "5::bigint")):
-            run(writer, f"SELECT outbox_feed_publish('order.created', {payload}, key => {key})")
+        for payload in ("'{}'", "'{}'::json", "'{}'::jsonb", "'{}'::text"):
+            run(writer, f"SELECT outbox_feed_publish('order.created', {payload}, key => '5')")
         run(writer, "SELECT outbox_feed_publish('order.created', json_build_object('id', 42))")
         writer.commit()
         *those, last = source.look(20)
-        assert [(json.loads(row.message)["text"], row.key) for row in those] == [("{}", "5")] * 12
+        assert [(json.loads(row.message)["text"], row.key) for row in those] == [("{}", "5")] * 4
         assert (json.loads(last.message)["text"], last.key) == ('{"id" : 42}', None)
 
     def test_what_is_no_message_is_refused(self, place: Place, source: Source, calls: str) -> None:

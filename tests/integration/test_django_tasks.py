@@ -160,7 +160,7 @@ class TestResult:
         rows.change([expired], last_error_code="expired", last_error="too late", history=[lost])
         rows.settle(expired, "discarded")
         rows.change([refused], status="dead", dead_at=seconds_from_now(-1), last_error_code="bad_task")
-        for id, *kinds in ((expired, "WorkerLostError", "TaskRevokedError"), (refused, "DeadLetter")):
+        for id, *kinds in ((expired, "WorkerLostError", "DeadLetter"), (refused, "DeadLetter")):
             found = shop.add.get_result(id)
             assert [error.exception_class.__name__ for error in found.errors] == kinds
             assert (found.status, found.attempts) == ("FAILED", len(kinds) - 1)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,14 +32,12 @@ from outbox_tasks.broker.names import (
 )
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow, DeadLetter
-from outbox_tasks.feeds.bridge import bridge
-from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claims
 from outbox_tasks.relay.store.processes import neighbourhood
-from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
 from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
@@ -416,29 +412,3 @@ def test_after_an_outage_of_the_broker_a_task_may_wait_in_a_worker_again(
         outage.setattr(app.outbox_relay.broker, "prefetch_grows", be_away)
         assert not app.outbox_relay.tasks_may_wait
     assert app.outbox_relay.tasks_may_wait
-
-
-def test_a_feed_is_copied_by_a_task_of_its_own(
-    make: MakeApp, rows: Rows, broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"sqlite:///{tmp_path / 'shop.db'}"
-    open_source("shop", url).init()
-    with sqlite3.connect(tmp_path / "shop.db") as shop:
-        for id in ("0190a5c4-0000-7000-8000-000000000001", "0190a5c4-0000-7000-8000-000000000002"):
-            shop.execute(
-                "INSERT INTO outbox_feed (id, message) VALUES (?, ?)", (id, '{"event_type": "a", "text": "{}"}')
-            )
-    app = make(feeds={"shop": {"url": url}, "gone": {"url": "sqlite:////no/such/file.db"}})
-    feed = app.tasks["outbox_tasks.feed"]
-    assert app.conf.beat_schedule["outbox_tasks.feed"]["options"]["queue"] == "outbox.feed"
-    assert feed.apply().get() == "woke 2 of 2"
-    assert feed.apply(args=("gone",)).get() == "copied 0, 0 dead"
-    with monkeypatch.context() as flood:
-        flood.setattr("outbox_tasks.feeds.bridge.ROWS_A_COPY", 1)
-        flood.setattr("outbox_tasks.feeds.task.bridge", partial(bridge, longest=0.0))
-        assert feed.apply(args=("shop",)).get() == "copied 1, 0 dead"
-    assert arguments_of(waiting(broker_url, FEED_QUEUE)[0]) == ["shop"], "it goes on at once"
-    assert feed.apply(args=("shop",)).get() == "copied 1, 0 dead"
-    assert feed.apply(args=("another",)).get() == "unknown"
-    assert feed.apply().get() == "woke 1 of 1"
-    assert [row.state for row in rows.shown()] == ["pending"] * 2

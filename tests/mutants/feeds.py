@@ -54,6 +54,6 @@ FAULTS = [
         "            if isinstance(error, DatabaseUnavailable) and not state.startswith(WRONG_QUERY):\n"
         "                raise\n", "", "tests/feeds/test_feed_views.py", "An outage is told as a wrong query."),
     Fault("outbox_tasks/feeds/task.py", "    if done.more:\n", "    if False:\n",
-        "tests/integration/test_tasks.py::test_a_feed_is_copied_by_a_task_of_its_own",
+        f"{COPY}::test_the_task_of_a_feed_copies_it_and_goes_on_at_once",
         "What a run left waits for beat."),
 ]  # fmt: skip

@@ -1,10 +1,9 @@
--- A worker has put its copy back into the broker: the task is handed over again. Returns its id.
--- run: JSON rows of id, token and within: seconds in which a worker must begin it.
+-- A worker has put its copy back into the broker, which may be gone with an early acknowledgement: a new copy is due, and the
+-- first of the two to begin runs. Returns the id. run: JSON rows of id and token.
 WITH again AS (
   UPDATE :schema.outbox_runs r
-  SET state = 'handed over', token = NULL, handed_at = clock_timestamp(),
-      locked_until = clock_timestamp() + said.within * interval '1 second'
-  FROM json_to_recordset(:run::json) AS said(id uuid, token uuid, within float)
+  SET state = 'handed over', token = NULL, handed_at = clock_timestamp(), locked_until = clock_timestamp()
+  FROM json_to_recordset(:run::json) AS said(id uuid, token uuid)
   WHERE r.id = said.id AND r.token = said.token AND set_config('synchronous_commit', 'off', true) = 'off'
   RETURNING r.*
 ), noted AS (

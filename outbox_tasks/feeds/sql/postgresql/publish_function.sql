@@ -14,13 +14,4 @@ BEGIN
   RETURNING f.id INTO made;
   RETURN made;
 END
-$body$;
-
--- A key of another type than text, such as a number or a uuid, is taken as its text.
-CREATE OR REPLACE FUNCTION :schema.outbox_feed_publish(
-  event_type text, payload anycompatible, key anynonarray, options jsonb DEFAULT '{}'
-) RETURNS uuid LANGUAGE plpgsql AS $body$
-BEGIN
-  RETURN :schema.outbox_feed_publish(event_type, payload, key::text, options);
-END
 $body$
