@@ -17,18 +17,7 @@ from outbox_tasks.operating.messages.filters import as_filter
 from outbox_tasks.operating.messages.find import ARCHIVED
 from outbox_tasks.operating.messages.preview import Choice
 
-
-class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer releases of click
-    """A time as in ISO 8601; without a zone: UTC."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a time: write 2026-11-22, or 2026-11-22T15:30 (in UTC)", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+TIME = click.DateTime([f"%Y-%m-%d{clock}" for clock in ("", "T%H:%M", "T%H:%M%z", "T%H:%M:%S", "T%H:%M:%S%z")])
 
 
 @click.command()
@@ -38,8 +27,8 @@ class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer
     help="Only this state; may be given again. Without it: sent.",
 )  # fmt: skip
 @filter_options
-@click.option("--since", type=Moment(), metavar="TIME", help="Sent from then on: 2026-11-22, 2026-11-22T15:30 (UTC).")
-@click.option("--until", type=Moment(), metavar="TIME", help="Sent until then.")
+@click.option("--since", type=TIME, metavar="TIME", help="Sent from then on: 2026-11-22, 2026-11-22T15:30 (UTC).")
+@click.option("--until", type=TIME, metavar="TIME", help="Sent until then.")
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @click.option("--to", metavar="NAME", help="To this destination, not to that of each message.")
 @click.option("--new-ids", is_flag=True, help="Consumers take them as new messages, not as repetitions.")
@@ -68,6 +57,7 @@ def replay(
     filtered = any(value is not None for value in (error, since, until, *filters.values())) or bool(states)
     check_choice("replay: IDS, filters such as --since", ids, everything or filtered, limit)
     wanted = as_filter(states or ("sent",), error, **filters)
+    since, until = (time and time.replace(tzinfo=time.tzinfo or UTC) for time in (since, until))
     chosen = Replay(wanted, since, until, tuple(dict.fromkeys(ids)), to, new_ids)
     with open_store() as store:
         do(store, Choice("replay", wanted, chosen.ids, chosen), replace(options, rate=rate, limit=limit))

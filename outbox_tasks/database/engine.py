@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import psycopg
-from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
+from psycopg.types.datetime import TimestamptzBinaryLoader
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -69,19 +69,9 @@ def engine_url(url: str) -> URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
-class _AnyTime(TimestamptzLoader):
+class _AnyTime(TimestamptzBinaryLoader):
     """Reads times that Python can't represent as the nearest one that it can: infinite times, and those outside the
     years 1 to 9999. Anybody can write rows with such times, and one must not make a whole answer unreadable."""
-
-    def load(self, data: Any) -> datetime:
-        try:
-            return min(max(super().load(data), FIRST_TIME), LAST_TIME)
-        except psycopg.DataError:
-            return FIRST_TIME if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST_TIME
-
-
-class _AnyTimeInBinary(TimestamptzBinaryLoader):
-    """The same, of a result in PostgreSQL's binary format."""
 
     def load(self, data: Any) -> datetime:
         try:
@@ -100,7 +90,6 @@ def _any_json(text: str | bytes) -> Any:
 
 def _reads_any_time(connection: Any, _: object) -> None:
     connection.adapters.register_loader("timestamptz", _AnyTime)
-    connection.adapters.register_loader("timestamptz", _AnyTimeInBinary)
 
 
 def relay_engine(settings: Settings, application_name: str, session: Mapping[str, str]) -> Engine:

@@ -71,7 +71,8 @@ class TestOutboxPublish:
         """What the table refuses, `tests/storage/test_write.py` has."""
         for reason, arguments in {
             "destination is missing": "'a', '{}'",
-            "a time in the years 1 to 9999": "'a', '{}', destination => 'orders', deliver_at => '10000-01-01'",
+            "priority must be": "'a', '{}', destination => 'orders', priority => 'urgent'",
+            "may have 65536": "'a', '{}', destination => 'o', headers => jsonb_build_object('a', repeat('x', 65530))",
             "payload is null": "'a', NULL::jsonb, destination => 'orders'",
             "headers must be a JSON object": "'a', '{}', destination => 'orders', headers => '[]'",
             "is for stored tasks only": "'a', '{}', destination => 'o', headers => '{\"celery-message\": \"{}\"}'",

@@ -38,6 +38,6 @@ FAULTS = [
         "A copy of a copy forgets its event."),
     Fault("outbox_tasks/archive/replay_copy.py", " if headers.get(name) == former}", "}", REPLAY + " -k stored_task",
         "A replayed task of a chain counts as the root of it."),
-    Fault("outbox_tasks/archive/replay_command.py", "moment.replace(tzinfo=UTC)", "moment.astimezone(UTC)",
+    Fault("outbox_tasks/archive/replay_command.py", "time.replace(tzinfo=time.tzinfo or UTC)", "time.astimezone(UTC)",
         REPLAY + " -k by_a_signal", "A time without a zone is taken as a local one."),
 ]  # fmt: skip

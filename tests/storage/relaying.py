@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -74,15 +75,11 @@ def end_waits(box: Box) -> None:
 
 
 def race(
-    box: Box,
-    storages: Sequence[Store],
-    destination: object,
-    plans: Sequence[Sequence[Transaction]],
-    others: Sequence[Callable[[], None]] = (),
-) -> int:
-    """Run a writer for each plan, and a drain for each storage, until all that was committed is in the journal. Returns
-    how much that is. Waits end at once. `others` run meanwhile, again and
-    again."""
+    box: Box, storages: Sequence[Store], destination: object, plans: Sequence[Sequence[Transaction]],
+    others: Sequence[Callable[[], None]],
+) -> None:  # fmt: skip
+    """Run a writer for each plan, and a drain for each storage, until all that was committed is in the journal.
+    `others` run meanwhile, again and again."""
     over = threading.Event()
 
     def write(plan: Sequence[Transaction]) -> int:
@@ -100,27 +97,24 @@ def race(
         return committed
 
     def relay(storage: Store) -> None:
-        while not over.is_set():
-            storage.claims.keep_house()  # as each claim does
-            drain(storage, {"orders": destination}, "orders", Listener())  # type: ignore[dict-item]
+        storage.claims.keep_house()  # as each claim does
+        drain(storage, {"orders": destination}, "orders", Listener())  # type: ignore[dict-item]
 
     def again_and_again(other: Callable[[], None]) -> None:
         while not over.is_set():
             other()
 
-    def all_settled(count: int) -> bool:
-        end_waits(box)
-        return bool(box.value("SELECT coalesce(sum(count), 0) FROM outbox_journal") == count)
-
     with ThreadPoolExecutor(len(plans) + len(storages) + len(others)) as pool:
-        running = [pool.submit(relay, storage) for storage in storages]
-        running += [pool.submit(again_and_again, other) for other in others]
+        running = [
+            pool.submit(again_and_again, other) for other in (*(partial(relay, each) for each in storages), *others)
+        ]
         try:
             written = sum(pool.map(write, plans))
-            eventually(lambda: all_settled(written), 45)
+            ended = "SELECT coalesce(sum(count), 0) = %s FROM outbox_journal"
+            eventually(lambda: box.value(ended, written) or any(one.done() for one in running), 45)
         finally:
             over.set()
         for one in running:
             one.result()
+    assert box.value(ended, written)
     box.check_books()
-    return written

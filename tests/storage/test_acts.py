@@ -135,16 +135,6 @@ class TestRedrive:
         assert drained(storage, Receiver()) == {Step.SENT: 1}
         box.check_books()
 
-    def test_waits_for_a_claim_that_looks_at_its_key(self, box: Box, storage: Store, acting: Acting) -> None:
-        dead = bury(box, storage, key="a")
-        with psycopg.connect(box.url) as claim, ThreadPoolExecutor(1) as pool:
-            claim.execute(f"SELECT FROM {box.schema}.outbox_dead FOR KEY SHARE".encode())
-            redriven = pool.submit(acting.act_on, "redrive", dead, ANN, entry(box))
-            with pytest.raises(TimeoutError):
-                redriven.result(0.2)
-            claim.commit()
-            assert redriven.result(10) == set(dead)
-
 
 class TestEdit:
     def test_replaces_the_payload_of_a_dead_letter(self, box: Box, storage: Store, acting: Acting) -> None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 
 import psycopg
 import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome, Step, Verdict
+from outbox_tasks.operating.messages.acts import Action
 from outbox_tasks.relay.store import Store, lanes, takes
 from outbox_tasks.settings import Settings
 from tests.claims import begin, take, take_batch
 from tests.conftest import MakeSettings
 from tests.storage.conftest import Box
+from tests.storage.people import Acting
 from tests.storage.relaying import Receiver, Transaction, drained, end_waits, numbers, race
 from tests.storage.relaying import storage as storage
+from tests.storage.test_acts import ANN, entry
+from tests.storage.test_acts import acting as acting
 from tests.storage.test_drain import FAILED, sent
 
 DEAD = Outcome.dead("bad", "never")
+AWAY, LATER = Outcome.outage("down", "no answer"), Outcome.retry("busy", "later", retry_after=900)
 
 MakeStorage = Callable[..., Store]
 
@@ -322,10 +329,11 @@ def test_takes_of_each_kind_come_in_turns_after_a_kind_that_was_missing_is_found
 
 
 class Ordered:
-    """A destination that sees whether a key is sent by two at once, or out of order. Some sends fail."""
+    """A destination that sees whether a key is sent by two at once, or out of order. Some sends fail, and some of these
+    for long, or for ever."""
 
-    def __init__(self, box: Box, seed: int) -> None:
-        self.random, self.box, self.lock = random.Random(seed), box, threading.Lock()
+    def __init__(self, seed: int) -> None:
+        self.random, self.lock = random.Random(seed), threading.Lock()
         self.busy: set[str | None] = set()
         self.first: dict[str | None, list[str]] = defaultdict(list)
         self.sent: Counter[str] = Counter()
@@ -335,16 +343,17 @@ class Ordered:
         keys = {message.key for message in messages} - {None}
         with self.lock:
             self.faults += [f"two send {key}" for key in keys & self.busy]
-            fates = [self.random.random() for _ in messages]
+            pause = self.random.random() / 50
+            outcomes = self.random.choices((Outcome.sent(), AWAY, LATER, DEAD), (93, 3, 3, 1), k=len(messages))
             self.sent.update(message.id for message in messages)
             self.busy |= keys
-        time.sleep(fates[0] / 50)
+        time.sleep(pause)
         with self.lock:
-            for message, fate in zip(messages, fates, strict=True):
-                if fate < 0.93 and message.id not in self.first[message.key]:
+            for message, outcome in zip(messages, outcomes, strict=True):
+                if outcome.result == "sent" and message.id not in self.first[message.key]:
                     self.first[message.key].append(message.id)
             self.busy -= keys
-        return [Outcome.sent() if fate < 0.93 else Outcome.outage("down", "no answer") for fate in fates]
+        return outcomes
 
 
 @pytest.fixture
@@ -364,12 +373,13 @@ def _transaction(chance: random.Random) -> Transaction:
 
 @pytest.mark.parametrize(("seed", "size"), [(0, (1000, 100)), (1, (8, 3))])
 def test_in_a_race_all_that_is_committed_arrives_and_each_key_in_its_order(
-    box: Box, storages: list[Store], seed: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    box: Box, storages: list[Store], acting: Acting, seed: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Among writers, relays, and people who redrive, discard and try. What waits is due once a person tries it."""
     monkeypatch.setattr(lanes, "FROM_FRONT_SECONDS", 1e9)  # no look from the front comes to help
     for each in storages:
         each.takes._sizes["orders"] = size
-    destination, chance = Ordered(box, seed), random.Random(seed)
+    destination, chance = Ordered(seed), random.Random(seed)
     plans = [[_transaction(chance) for _ in range(25)] for _ in range(8)]
 
     def take_back() -> None:
@@ -383,7 +393,18 @@ def test_in_a_race_all_that_is_committed_arrives_and_each_key_in_its_order(
             if destination.random.random() < 0.7:
                 connection.rollback()
 
-    race(box, storages, destination, plans, [take_back])
+    def act(action: Action, state: str, share: float) -> None:
+        with psycopg.connect(box.url, options=f"-c search_path={box.schema}", autocommit=True) as looking:
+            found = looking.execute("SELECT id FROM outbox_at_work WHERE state = %s ORDER BY random()", [state])
+            ids = [id for [id] in found if destination.random.random() < share]
+        acting.act_on(action, ids, ANN, entry(box, action))  # an act tries a message once
+
+    people = [
+        partial(act, "try", "retrying", 1),
+        partial(act, "redrive", "dead", 1),
+        partial(act, "discard", "dead", 0.1),
+    ]
+    race(box, storages, destination, plans, [take_back, *people])
     assert destination.faults == []
     assert busy(box) == []
     of = {str(id): seq for id, seq in box.rows("SELECT id, seq FROM outbox_messages")}
@@ -391,5 +412,5 @@ def test_in_a_race_all_that_is_committed_arrives_and_each_key_in_its_order(
         found = [of[id] for id in ids]
         assert found == sorted(found) or key is None
     named = "SELECT m.id::text FROM outbox_trouble t JOIN outbox_messages m USING (seq) WHERE t.history @> %s"
-    causes = {id for [id] in box.rows(named, '[{"code": "down"}]')}
+    causes = {id for code in ("down", "busy", "bad") for [id] in box.rows(named, json.dumps([{"code": code}]))}
     assert {id for id, times in destination.sent.items() if times > 1} <= causes

@@ -188,7 +188,7 @@ LONG = "\U0001f4ee"
 TOO_MUCH: list[dict[str, Any]] = [
     {"event_type": LONG * 256}, {"event_type": ""}, {"destination": LONG * 256}, {"destination": ""},
     {"aggregate_type": LONG * 1001}, {"aggregate_id": LONG * 1001}, {"content_type": LONG * 1001},
-    {"key": LONG * 256}, {"headers": {"a": "x" * 66_560}}, {"deliver_at": "infinity"},
+    {"key": LONG * 256}, {"key": ""}, {"headers": {"a": "x" * 66_560}}, {"deliver_at": "infinity"},
 ]  # fmt: skip
 
 

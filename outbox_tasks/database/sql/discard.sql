@@ -17,7 +17,7 @@ DECLARE
   part bigint[];
 BEGIN
   IF waiting THEN
-    part := ARRAY(SELECT w.seq FROM outbox_waiting w WHERE w.seq = ANY (asked) FOR NO KEY UPDATE SKIP LOCKED);
+    part := ARRAY(SELECT w.seq FROM outbox_waiting w WHERE w.seq = ANY (asked) FOR UPDATE SKIP LOCKED);
     DELETE FROM outbox_waiting w WHERE w.seq = ANY (part);
     gone := gone || part;
     WITH here AS (
@@ -35,7 +35,7 @@ BEGIN
     ) SELECT coalesce(array_agg(seq), '{}') INTO part FROM here;
     gone := gone || part;
     part := ARRAY(SELECT r.seq FROM outbox_runs r WHERE r.seq = ANY (asked) AND r.state = 'handed over'
-                  FOR NO KEY UPDATE SKIP LOCKED);
+                  FOR UPDATE SKIP LOCKED);
     DELETE FROM outbox_runs r WHERE r.seq = ANY (part);
     owners := owners || part;
     WITH here AS (
@@ -48,7 +48,7 @@ BEGIN
     owners := owners || part;
   END IF;
   part := ARRAY(SELECT d.seq FROM outbox_dead d WHERE d.seq = ANY (asked) AND d.dead_at <= dead_by
-                FOR NO KEY UPDATE SKIP LOCKED);
+                FOR UPDATE SKIP LOCKED);
   DELETE FROM outbox_dead d WHERE d.seq = ANY (part);
   gone := gone || owners || part;
 

@@ -235,9 +235,7 @@ $$;
 
 -- The history of a message with one more entry. Of 30 entries the second one goes, so the first and the last ones are kept.
 CREATE FUNCTION outbox_noted(history jsonb, entry jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-  SELECT CASE WHEN jsonb_typeof(history) IS DISTINCT FROM 'array' THEN jsonb_build_array(jsonb_strip_nulls(entry))
-              WHEN jsonb_array_length(history) < 30 THEN history || jsonb_strip_nulls(entry)
-              ELSE (history - 1) || jsonb_strip_nulls(entry) END
+  SELECT CASE WHEN jsonb_array_length(history) < 30 THEN history ELSE history - 1 END || jsonb_strip_nulls(entry)
 $$;
 
 CREATE FUNCTION outbox_error_group(destination text, event_type text, code text, error text)

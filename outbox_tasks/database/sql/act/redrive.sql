@@ -7,7 +7,7 @@ WITH picked AS MATERIALIZED (
   SELECT d.seq
   FROM :schema.outbox_messages m CROSS JOIN LATERAL (
     SELECT d.seq FROM :schema.outbox_dead d
-    WHERE d.seq = m.seq AND (:until::timestamptz IS NULL OR d.dead_at <= :until::timestamptz) FOR NO KEY UPDATE SKIP LOCKED
+    WHERE d.seq = m.seq AND (:until::timestamptz IS NULL OR d.dead_at <= :until::timestamptz) FOR UPDATE SKIP LOCKED
   ) AS d
   WHERE m.id = ANY (:ids::uuid[])
 ), gone AS (
@@ -42,8 +42,7 @@ WITH picked AS MATERIALIZED (
     facts = a.facts || jsonb_build_object('changed', known.ids || (
       SELECT coalesce(jsonb_agg(b.id), '[]')
       FROM (SELECT id FROM back LIMIT greatest(0, 1000 - jsonb_array_length(known.ids))) AS b))
-  FROM (SELECT o.seq, CASE WHEN jsonb_typeof(o.facts -> 'changed') = 'array' THEN o.facts -> 'changed' ELSE '[]' END AS ids
-        FROM :schema.outbox_audit o WHERE o.seq = :entry::bigint) AS known
-  WHERE a.seq = known.seq
+  FROM (SELECT coalesce(o.facts -> 'changed', '[]') AS ids FROM :schema.outbox_audit o WHERE o.seq = :entry::bigint) AS known
+  WHERE a.seq = :entry
 )
 SELECT id::text FROM back

@@ -36,14 +36,13 @@ WITH asked AS MATERIALIZED (
   \ir ../parts/put_back.sql
 , done AS MATERIALIZED (
   SELECT a.* FROM asked a WHERE a.seq IN (SELECT seq FROM back UNION ALL SELECT seq FROM kept)
-), queued AS (  -- a key that another lease or a run has stays busy, and one behind a dead letter stays blocked
+), queued AS (  -- a key that another lease or a run has stays busy
   INSERT INTO :schema.outbox_keys AS k (destination, key, due, more, first)
   SELECT destination, key, clock_timestamp(), true, min(seq) FROM done WHERE key IS NOT NULL GROUP BY destination, key
   ORDER BY destination, key
   ON CONFLICT (destination, key) DO UPDATE SET more = true, first = least(k.first, excluded.first),
     token = CASE WHEN k.token <> ALL (ARRAY(SELECT token FROM single)) THEN k.token END,
-    due = CASE WHEN k.token = ANY (ARRAY(SELECT token FROM single)) OR k.token IS NULL AND k.due < 'infinity'
-               THEN least(k.due, excluded.due) ELSE k.due END
+    due = CASE WHEN k.token IS NULL OR k.token = ANY (ARRAY(SELECT token FROM single)) THEN least(k.due, clock_timestamp()) ELSE k.due END
 ), noted AS (
   UPDATE :schema.outbox_trouble t
   SET history = :schema.outbox_noted(t.history, jsonb_build_object(

@@ -10,31 +10,27 @@ WITH RECURSIVE place AS (
   FROM place WHERE place.destination IS NOT NULL AND n < :look::integer
 ), strange AS MATERIALIZED (
   SELECT destination, n FROM place WHERE n > 0 AND destination IS NOT NULL
-), lost AS MATERIALIZED (
-  SELECT r.* FROM strange CROSS JOIN LATERAL (
-     SELECT ctid AS at, false AS is_held FROM :schema.outbox_ready
-     WHERE key IS NULL AND NOT alone AND destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
-     ORDER BY priority, xid, seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
-  WHERE strange.destination <> ALL (:known::text[])
-  UNION ALL
-  SELECT r.* FROM strange CROSS JOIN LATERAL (
-     SELECT ctid AS at, false FROM :schema.outbox_ready
-     WHERE (key IS NOT NULL) AND destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
-     ORDER BY seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
-  WHERE strange.destination <> ALL (:known::text[])
-  UNION ALL
-  SELECT r.* FROM strange CROSS JOIN LATERAL (
-     SELECT ctid AS at, false FROM :schema.outbox_ready WHERE alone AND destination = strange.destination
-     ORDER BY seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
-  WHERE strange.destination <> ALL (:known::text[])
-  UNION ALL
-  SELECT r.* FROM strange CROSS JOIN LATERAL (
-     SELECT ctid AS at, true FROM :schema.outbox_held
-     WHERE destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
-     ORDER BY key, seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS r
-  WHERE strange.destination <> ALL (:known::text[])
 ), lot AS MATERIALIZED (
-  SELECT * FROM lost LIMIT :most
+  SELECT r.* FROM strange CROSS JOIN LATERAL (
+    SELECT * FROM (
+      SELECT ctid AS at, false AS is_held FROM :schema.outbox_ready
+      WHERE key IS NULL AND NOT alone AND destination = strange.destination AND since <= now() - :grace::float * interval '1 second'
+      ORDER BY priority, xid, seq LIMIT :most::integer FOR UPDATE SKIP LOCKED) AS keyless
+    UNION ALL
+    SELECT * FROM (
+      SELECT ctid, false FROM :schema.outbox_ready
+      WHERE key IS NOT NULL AND destination = strange.destination AND since <= now() - :grace * interval '1 second'
+      ORDER BY seq LIMIT :most FOR UPDATE SKIP LOCKED) AS new
+    UNION ALL
+    SELECT * FROM (
+      SELECT ctid, false FROM :schema.outbox_ready WHERE alone AND destination = strange.destination
+      ORDER BY seq LIMIT :most FOR UPDATE SKIP LOCKED) AS alone
+    UNION ALL
+    SELECT * FROM (
+      SELECT ctid, true FROM :schema.outbox_held
+      WHERE destination = strange.destination AND since <= now() - :grace * interval '1 second'
+      ORDER BY key, seq LIMIT :most FOR UPDATE SKIP LOCKED) AS held) AS r
+  WHERE strange.destination <> ALL (:known::text[]) LIMIT :most
 ), gone AS (
   DELETE FROM :schema.outbox_ready r USING lot WHERE r.ctid = lot.at AND NOT lot.is_held RETURNING r.seq
 ), gone_held AS (
