@@ -114,7 +114,7 @@ class MySQLSource(Source):
         version, read_only, engine = self._rows(connection, "check", schema_=self._schema)[0]
         kind = "MariaDB" if "MariaDB" in version else "MySQL"
         numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-        if numbers < OLDEST_VERSIONS[kind]:
+        if numbers < OLDEST_VERSIONS[kind] or "TiDB" in version:  # TiDB has no dirty reads, which show open rows
             raise self._trouble(f"it is {kind} {version}; a feed needs MySQL 8.0, MariaDB 10.6, or newer")
         if engine is not None and engine != "InnoDB":
             raise self._trouble(f"the table outbox_feed has the engine {engine}, and only InnoDB can roll back rows")

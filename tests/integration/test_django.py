@@ -165,6 +165,13 @@ def test_migrate_makes_the_tables_and_the_permissions_of_the_page_and_a_test_fin
     assert versions(project) == [VERSION]
 
 
+CALLED = """
+from django.core.management import call_command
+call_command("outbox", "list", "--json")
+print("Returned")
+"""
+
+
 def test_the_settings_of_a_project_are_enough(project: Project) -> None:
     (project.directory / "relay.py").write_text(RELAY)
     # As Celery's documentation has it: the project makes its Celery app before Django reads the settings.
@@ -175,11 +182,12 @@ def test_the_settings_of_a_project_are_enough(project: Project) -> None:
     (project.directory / "outbox.toml").write_text("nudge = true")
     project.env.update(OUTBOX_OF_DJANGO=json.dumps(SAID | {"nudge": False}))
     redrive = ("outbox", "redrive", "--pythonpath=.", "--settings", "shop.settings", "--all", "--dry-run")
-    delivered = ("shell", "--no-imports", "-c", DELIVERED)
-    output = project.manage(MIGRATE, ("outbox", "--help"), delivered, redrive)
-    assert "Usage: manage.py outbox [OPTIONS] COMMAND" in output
+    shells = [("shell", "--no-imports", "-c", code) for code in (DELIVERED, CALLED)]
+    output = project.manage(MIGRATE, ("outbox", "--help"), ("help", "outbox"), *shells, redrive)
+    assert output.count("Usage: manage.py outbox [OPTIONS] COMMAND") == 2
     assert "Nudge: False" in output, "the file won"
     assert "Drained: outage 1" in output
+    assert "Returned" in output
     assert "There is nothing to redrive." in output
     output = project.manage(("outbox", "doctor", "--json"), fails=True)
     assert "broker_away" in output

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import REMAINDER, ArgumentParser
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from celery.app import app_or_default
 from django.core.management.base import BaseCommand
@@ -23,5 +24,23 @@ class Command(BaseCommand):  # type: ignore[misc]
         for name in ("--settings", "--pythonpath"):  # Django has read them
             ours.add_argument(name)
         arguments = ours.parse_known_args(argv[2:])[1]
-        project = SimpleNamespace(app=app_or_default())  # as `celery -A <project>` gives it to its commands
-        outbox(arguments, prog_name=f"{Path(argv[0]).name} {argv[1]}", obj=project)
+        outbox(arguments, prog_name=f"{Path(argv[0]).name} {argv[1]}", obj=_project())
+
+    def print_help(self, prog_name: str, subcommand: str) -> None:
+        outbox(["--help"], prog_name=f"{prog_name} {subcommand}")
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("args", nargs=REMAINDER)
+
+    def handle(self, *args: str, **options: Any) -> None:
+        """For `call_command("outbox", "status")`. Raises `SystemExit` if the command fails."""
+        try:
+            outbox(list(args), prog_name="manage.py outbox", obj=_project())
+        except SystemExit as end:
+            if end.code:
+                raise
+
+
+def _project() -> Any:
+    """What `celery -A <project>` gives its commands."""
+    return SimpleNamespace(app=app_or_default())
