@@ -107,6 +107,9 @@ class OtherPostgres(EmbeddedServer):
         argv = [self._program("initdb"), "-D", data, "-U", "outbox", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
         done = subprocess.run(argv, capture_output=True, text=True, cwd=data, **self._as)
         assert done.returncode == 0, done.stdout + done.stderr
+        # Roles that tests make need a password, as on the server of our wheel.
+        rules = f"host all outbox {LOOPBACK}/32 trust\nhost all all {LOOPBACK}/32 scram-sha-256\n"
+        (data / "pg_hba.conf").write_text(rules)
 
     def _is_ready(self, child: Child, port: int) -> bool:
         try:
