@@ -158,9 +158,6 @@ BATCH_BYTES = 4 * 1024 * 1024
 """The payloads of one batch have at most so many bytes, unless it is a single message: one statement fetches them, and
 must end in time."""
 
-UNSETTLED = "unsettled"
-"""The code of a message whose send began, and nobody knows how it ended."""
-
 UNKNOWN_DESTINATION = "unknown_destination"
 """A message to a destination that is not configured."""
 

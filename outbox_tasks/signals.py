@@ -28,14 +28,6 @@ class Signal(dispatch.Signal):  # type: ignore[misc]
         """Call `receiver` with each signal (of `sender`, if given). `weak=False` keeps a reference to it."""
         return super().connect(*arguments, **options)
 
-    def disconnect(self, receiver: Callable[..., Any], sender: Any = None) -> bool:
-        """Call it no more. Returns whether it was connected."""
-        return bool(super().disconnect(receiver, sender=sender))
-
-    def send(self, sender: Any, **facts: Any) -> list[tuple[Callable[..., Any], Any]]:
-        """Call all receivers. Returns each with what it returned or raised."""
-        return list(super().send(sender, **facts))
-
 
 claimed = Signal(name="claimed", providing_args={"tally", "seconds"})
 """A claim has run: a `claim.Tally`, and how long it took."""

@@ -62,13 +62,10 @@ def storable(text: str | None) -> str | None:
 
 def said(error: object, say: Callable[[object], str] = str) -> str:
     """What an exception of others says. It may say nothing, or fail to."""
-    for way in (say, repr):
-        try:
-            if text := way(error):
-                return text
-        except Exception:  # noqa: S112 - its own code raises, and its type says something, too
-            continue
-    return type(error).__name__
+    try:
+        return say(error) or repr(error)
+    except Exception:  # its own code raises, and its type says something, too
+        return type(error).__name__
 
 
 def span(seconds: float) -> str:

@@ -89,8 +89,7 @@ class Broker:
         if began < self._spared_until:
             raise self._unreachable("it did not answer a moment ago")
         try:
-            wait = getattr(self.app.conf, "broker_pool_acquire_timeout", None)  # Celery has it since 5.7
-            with self._producers.acquire(block=True, timeout=wait) as producer:
+            with self._producers.acquire(block=True) as producer:
                 try:
                     yield producer
                 except self._trouble:
@@ -179,8 +178,7 @@ class Broker:
 
     def send(self, singles: Sequence[Single], slots: Sequence[Slot]) -> None:
         """Enqueue the tasks, all in one batch where the transport has batches."""
-        several = len(singles) + len(slots) > 1
-        with self.producer() as producer, batch(producer, 500) if several else nullcontext():
+        with self.producer() as producer, batch(producer, 500):
             for slot in slots:
                 self.enqueue(producer, DRAIN_QUEUE, DRAIN_TASK, str(uuid4()), (slot.destination, slot.token))
             for single in singles:

@@ -64,9 +64,7 @@ def keep_redis_client(channel: Any) -> None:
     create = channel._create_client
     kept: dict[Any, Any] = {}
 
-    def create_or_reuse(asynchronous: bool = False) -> Any:
-        if asynchronous:
-            return create(asynchronous)
+    def create_or_reuse(*_: object, **__: object) -> Any:
         pool = channel.pool  # another one, once its connections were lost
         if pool not in kept:
             kept.clear()

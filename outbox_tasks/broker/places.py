@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 SCHEME_KINDS = {
     **dict.fromkeys(("amqp", "amqps", "pyamqp"), "amqp"),
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), "redis"),
-    "redis+socket": "socket",
 }
 """Schemes of one kind differ only in how the client connects."""
 
@@ -34,8 +33,6 @@ def _places(broker_url: str) -> set[tuple[str, ...]]:
 
 def _place(parts: SplitResult) -> tuple[str, ...]:
     kind = SCHEME_KINDS.get(parts.scheme, parts.scheme)
-    if kind == "socket":
-        return kind, parts.path, parse_qs(parts.query).get("virtual_host", ["0"])[0]
     address = parts.netloc.rpartition("@")[2].lower()
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():

@@ -39,20 +39,18 @@ def verified(
     **keywords: Any,
 ) -> Connection:
     """kombu's `Connection`, which checks the server's certificate. Raises `ConfigurationError`."""
-    if url is not None:
-        url, ssl = _url_and_tls(joined(url), ssl)
-        transport_options = _for_transport(url, transport_options, ssl)
+    url, ssl = _url_and_tls(joined(url), ssl)
+    transport_options = _for_transport(url, transport_options, ssl)
     keywords |= {"userid": userid, "virtual_host": virtual_host, "port": port}
-    return connection(url or "", password, ssl=ssl or False, transport_options=transport_options, **keywords)
+    return connection(url, password, ssl=ssl or False, transport_options=transport_options, **keywords)
 
 
 def own_connection(app: Celery, **options: Any) -> Connection:
     """A connection to the broker of an app that checks the server's certificate, also if the app has no relay installed
     and its own connections don't."""
-    if app.amqp.Connection is Connection:
-        url, ssl = _url_and_tls(joined(app.conf.broker_write_url), app.conf.broker_use_ssl)
-        transport_options = _for_transport(url, options.get("transport_options"), ssl)
-        options |= {"url": url or None, "ssl": ssl or None, "transport_options": transport_options}
+    url, ssl = _url_and_tls(joined(app.conf.broker_write_url), app.conf.broker_use_ssl)
+    transport_options = _for_transport(url, options.get("transport_options"), ssl)
+    options |= {"url": url or None, "ssl": ssl or None, "transport_options": transport_options}
     made: Connection = app.connection_for_write(**options)
     return made
 

@@ -33,7 +33,7 @@ def check_stored(**_: Any) -> list[checks.CheckMessage]:
         satellite("guard")
         settings = Settings()
         settings.check_destinations()
-    except (ModuleNotFoundError, ConfigurationError, SettingsFileError, NoDestinations):
+    except (KeyError, ConfigurationError, SettingsFileError, NoDestinations):
         return []  # `check_settings` says so
     from outbox_tasks.guard.stored import failing
 

@@ -34,17 +34,14 @@ HIDDEN = "…"
 """Errors show this for a value that may hold credentials."""
 
 
-URL = re.compile(r"([^:/?#]+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
+URL = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
 """The parts of a URL: RFC 3986, appendix B."""
 
 
 @lru_cache
 def split(url: str) -> SplitResult:
     """The parts of a URL that may name several hosts. `urlsplit` may refuse an IPv6 address behind another host."""
-    parts = URL.fullmatch(url)
-    if parts is None:
-        raise ValueError("it is not a URL")
-    scheme, *rest = (part or "" for part in parts.groups())
+    scheme, *rest = URL.findall(url)[0]
     return SplitResult(scheme.lower(), *rest)
 
 
@@ -68,7 +65,7 @@ EXAMPLES = {
 
 
 def _has_scheme(url: str, info: ValidationInfo) -> str:
-    if "://" not in url:
+    if "://" not in url[1:]:
         example = EXAMPLES.get(info.field_name or "", "redis+stream://localhost:6379/1/orders")
         raise ValueError(f"it must be a URL such as {example}")
     return url

@@ -14,7 +14,6 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.settings.destination import HIDDEN
 
 ALIAS, APP = "default", "outbox_tasks.django"
 VARIABLE = "DJANGO_SETTINGS_MODULE"
@@ -40,9 +39,6 @@ def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
             raise
         rule = "there is no such module; start in the project's directory, or leave the variable out"
         raise ConfigurationError(setting=VARIABLE, value=module, rule=rule) from None
-    if not isinstance(own, Mapping):
-        rule = "in Django's settings it must be a dict, with the names that outbox.toml has"
-        raise ConfigurationError(setting="OUTBOX", value=HIDDEN, rule=rule)
     database = settings.DATABASES.get(ALIAS, {})
     has_tables = any(app.startswith(APP) for app in settings.INSTALLED_APPS)
     return dict(own), {"database_url": database_url(database)} if has_tables and is_postgresql(database) else {}
@@ -102,10 +98,7 @@ def alias_of(url: str | None) -> str | None:
     """The alias of Django's database with this URL, or of the one that Django's tests have made in its place."""
     if not (url and _declared):
         return None
-    try:
-        place = place_of(make_url(url))
-    except (ArgumentError, ValueError):  # whoever connects says so
-        return None
+    place = _place_named(url)
     for alias, declared in _declared.items():
         if place in (place_of(declared), place_of(declared.set(database=name_in_tests(alias) or declared.database))):
             return alias
@@ -133,10 +126,14 @@ def in_project(url: str) -> bool:
     from django.conf import settings
 
     databases = (make_url(database_url(each)) for each in settings.DATABASES.values() if is_postgresql(each))
+    return alias_of(url) is not None or _place_named(url) in map(place_of, databases)
+
+
+def _place_named(url: str) -> tuple[object, ...]:
     try:
-        return alias_of(url) is not None or place_of(make_url(url)) in map(place_of, databases)
+        return place_of(make_url(url))
     except (ArgumentError, ValueError):  # whoever connects says so
-        return False
+        return ()
 
 
 def place_of(url: URL) -> tuple[object, ...]:

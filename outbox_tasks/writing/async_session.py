@@ -50,21 +50,14 @@ class _Waiting:
         self.entries: list[_Entry] = []
         self._bind = engine_of(session, table)
         self.committed = False
-        self._writing = False
 
     def write_out(self, choose: Choose) -> None:
         """Write the waiting rows, in as few calls as possible."""
-        if self._writing:
-            return
-        self._writing = True
-        try:
-            while self.entries:
-                insert, group = next(groupby(self.entries, key=attrgetter("insert")))
-                alike: list[_Entry] = list(group)
-                insert(choose(alike[0].table), [entry.row for entry in alike])
-                del self.entries[: len(alike)]
-        finally:
-            self._writing = False
+        while self.entries:
+            insert, group = next(groupby(self.entries, key=attrgetter("insert")))
+            alike: list[_Entry] = list(group)
+            insert(choose(alike[0].table), [entry.row for entry in alike])
+            del self.entries[: len(alike)]
 
     def write_to(self, connection: Connection) -> None:
         """Write the waiting rows through this connection, which is about to commit."""
@@ -78,18 +71,12 @@ class _Waiting:
         """Whether the session inserts messages through this connection."""
         return self._bind is connection or self._bind is connection.engine
 
-    def watch(self, connection: Connection) -> None:
-        """Listen to the connection's own events: the application may end its transaction itself. The events keep this
-        alive."""
+    def watch(self, connection: Connection, change: Callable[..., object] = event.listen) -> None:
+        """Listen to the connection's own events: the application may end its transaction itself. `event.remove` stops
+        that: the connection may live longer than the session's transaction."""
         if self.is_for(connection):
-            event.listen(connection, "commit", self.write_to)
-            event.listen(connection, "rollback", self.drop)
-
-    def leave(self, connection: Connection) -> None:
-        """Stop listening. The connection may live longer than the session's transaction."""
-        if self.is_for(connection):
-            event.remove(connection, "commit", self.write_to)
-            event.remove(connection, "rollback", self.drop)
+            change(connection, "commit", self.write_to)
+            change(connection, "rollback", self.drop)
 
 
 def defer(session: Session, table: Table, insert: Insert, rows: list[Any]) -> None:
@@ -178,6 +165,6 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
     for connection, outer in joined.items():
         if outer is not None and outer.is_active and waiting.is_for(connection):  # case 4
             waiting.write_to(connection)
-        waiting.leave(connection)
+        waiting.watch(connection, event.remove)
     if waiting.entries and waiting.committed:
         raise PublishedTooLate(count=len(waiting.entries), event_type=waiting.entries[0].row["event_type"])

@@ -23,7 +23,7 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
 from outbox_tasks.writing.blocks import block, current
 from outbox_tasks.writing.internals import sends_what_follows, wrap_calls
-from outbox_tasks.writing.record import AppView, Target, recording
+from outbox_tasks.writing.record import Target, recording
 from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
 
 CALLS = ("delay", "apply_async")
@@ -110,14 +110,11 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(send_task)
     def send_or_store(self: Celery, *args: Any, **options: Any) -> Any:
-        # Where does a call go? There are four cases.
-        # 1. It comes from `recording`, which makes the message: Celery's own function goes on.
-        # 2. A worker sends what follows a task that has ended, or a retry of the running one: with the run, if the task
+        # Where does a call go? There are three cases.
+        # 1. A worker sends what follows a task that has ended, or a retry of the running one: with the run, if the task
         #    is supervised, else to the broker. The transaction of the task has ended, or is rolled back.
-        # 3. It is in a block of `capturing` or `direct`: where that says.
-        # 4. It is in no block: where `capture_app` says for its app, else to the broker.
-        if isinstance(self, AppView):
-            return send_task(self, *args, **options)
+        # 2. It is in a block of `capturing` or `direct`: where that says.
+        # 3. It is in no block: where `capture_app` says for its app, else to the broker.
         call = {**dict(zip(names, args, strict=False)), **options}
         task_id, parent_id = call.get("task_id"), call.get("parent_id")
         if _is_of_the_worker(task_id, parent_id):

@@ -75,8 +75,6 @@ class Inbox:
         if not _is_storable(consumer):
             reason = f"a consumer's name must be text of 1 to {MAX_CHARACTERS} characters, without NUL"
             raise InboxMisused(consumer=short(consumer), reason=reason)
-        if schema is not None and not isinstance(schema, str):
-            raise InboxMisused(consumer=consumer, reason=f"schema = {short(schema)!r} is not the name of a schema")
         self.consumer = consumer
         self._schema = schema
         self._first = Verb("write/first.sql", schema, "first.sql")
@@ -122,10 +120,7 @@ class Inbox:
         Raises `InboxMisused`, now or when a call has no id; a call also raises what `first` raises.
         """
         opens = self._opening(begin)
-        identify: Any = message_id or self._id_of_task
-        if not callable(identify):
-            reason = f"message_id = {short(identify)!r} is not a function of the call's arguments"
-            raise InboxMisused(consumer=self.consumer, reason=reason)
+        identify = message_id or self._id_of_task
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             asynchronous = inspect.iscoroutinefunction(function)
@@ -208,11 +203,7 @@ class Inbox:
             return partial(_in_django, begin)
         if isinstance(begin, scoped_session):
             return partial(_in_scope, begin)
-        of_known_kind = _is_async(begin) is not None
-        if not (of_known_kind or callable(begin)):
-            reason = f"{type(begin).__qualname__} is not something that begins transactions, such as a sessionmaker"
-            raise InboxMisused(consumer=self.consumer, reason=reason)
-        opens: Callable[[], Any] = begin.begin if of_known_kind else begin
+        opens: Callable[[], Any] = begin if _is_async(begin) is None else begin.begin
         return opens
 
 

@@ -54,12 +54,9 @@ def raise_as_sqlalchemy(connection: Connection, error: BaseException, text: str,
 
 
 def can_await() -> bool:
-    """Whether SQLAlchemy can await here. All but its oldest releases mark their greenlets."""
-    if (greenlet := sys.modules.get("greenlet")) is None:
-        return False
-    current = greenlet.getcurrent()
-    in_oldest = type(current).__module__.startswith("sqlalchemy.")
-    return bool(getattr(current, "__sqlalchemy_greenlet_provider__", in_oldest))
+    """Whether SQLAlchemy can await here: in a greenlet of its own."""
+    greenlet = sys.modules.get("greenlet")
+    return greenlet is not None and type(greenlet.getcurrent()).__module__.startswith("sqlalchemy.")
 
 
 def block_of_test(connection: Any) -> object | None:

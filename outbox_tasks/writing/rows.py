@@ -65,8 +65,7 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_HEA
     body, content_type = _serialized(message)
     size = len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
     common: Row = {"event_type": message.event_type, "content_type": content_type}
-    if message.deliver_at is not None or message.delay is not None:
-        common.update(_due(message))
+    common.update(_due(message))
     if isinstance(body, bytes) or "\0" in body:  # PostgreSQL's JSON has no NUL
         common["data"] = b64encode(body if isinstance(body, bytes) else body.encode()).decode()
     else:
@@ -106,9 +105,7 @@ def _missing(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
 
 def _destinations(message: Message, settings: Settings) -> list[str]:
     to = settings.routed(message.event_type) if message.to is None else message.to
-    names = [to] if isinstance(to, str) or not isinstance(to, Iterable) else list(to)
-    if not all(isinstance(name, str) for name in names):
-        _refuse(message, "to", to, "must be the name of a destination, or a list of names")
+    names = [to] if isinstance(to, str) else list(to)
     if not names:
         _refuse(message, "to", names, "names no destination")
     if len(set(names)) < len(names):

@@ -132,8 +132,6 @@ def current(capture: Any) -> Any:
         if registry is not None and not _has_session(registry):
             return None
         session = capture()
-    if session is not None and not is_django(session) and not hasattr(session, "in_transaction"):
-        raise _unsupported(session)
     if session is None or not (session.in_atomic_block if is_django(session) else session.in_transaction()):
         return None
     return session

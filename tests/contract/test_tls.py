@@ -211,7 +211,13 @@ class TestTheRelaysBroker:
                     assert [caller.trusts for caller in server.callers[before:]] == [True]
                     connection.maybe_switch_next()
 
-    @pytest.mark.parametrize("url", ["rediss://:pw@h/0?ssl_cert_reqs=maybe", "redis://u:pw/x@h/0", "amqp://u:[pw@h"])
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "rediss://:pw@h/0?ssl_cert_reqs=maybe", "redis://u:pw/x@h/0", "amqp://u:[pw@h",
+            "amqps://u:pw@h?ssl_ciphers=all",
+        ],
+    )  # fmt: skip
     def test_a_url_that_nobody_understands(self, url: str) -> None:
         settings = Settings(broker_url=url)
         with pytest.raises(ConfigurationError, match="broker_url") as caught:

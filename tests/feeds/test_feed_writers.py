@@ -120,7 +120,7 @@ class TestTheTable:
         engine = create_engine(url, **options)
         feeds = {"eu": {"url": "sqlite:////shop.db", "schema": schema}}
         outbox = Outbox(settings(nudge=False, feeds=feeds if by == "settings" else {}), feed="eu")
-        told = engine.execution_options(schema_translate_map={None: schema} if by == "connection" else {})
+        told = engine.execution_options(schema_translate_map={None if by == "connection" else "other": schema})
         with told.begin() as connection:
             id = outbox.publish(connection, "order.created", {})
         engine.dispose()

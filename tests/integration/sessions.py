@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from inspect import isawaitable
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,6 +51,9 @@ class Driver:
         self._done(self.session.begin())
 
     def publish(self, *messages: Message) -> list[UUID]:
+        if len(messages) == 1:
+            options = {field.name: getattr(messages[0], field.name) for field in fields(Message)}
+            return [self._done(self.outbox.publish(self.session, **options))]
         ids: list[UUID] = self._done(self.outbox.publish_many(self.session, messages))
         return ids
 

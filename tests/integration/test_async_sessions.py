@@ -149,6 +149,34 @@ def test_the_sessions_connection_may_end_each_transaction(run: Any, outbox: Outb
     assert [row.event_type for row in rows.hot()] == ["commit", "commit"]
 
 
+def test_the_end_of_another_engines_connection_is_not_that_of_the_messages(
+    run: Any, outbox: Outbox, rows: Rows, orders: Orders
+) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        elsewhere = create_async_engine(engine.url)
+        async with AsyncSession(engine, binds={orders.new: elsewhere}) as session:
+            session.add(orders.new())
+            await session.flush()
+            outbox.publish(session, "order.created", {})
+            other = await session.connection(bind_arguments={"mapper": orders.mapper})
+            await other.commit()
+        assert (rows.hot(), len(orders)) == ([], 1)
+        async with elsewhere.connect() as other, engine.connect() as own:
+            for connection in (other, own):
+                await connection.begin()
+            session = AsyncSession(own, binds={orders.new: other})
+            session.add(orders.new())
+            await session.flush()
+            await session.connection()
+            outbox.publish(session, "order.created", {})
+            await session.close()  # case 4
+            await own.commit()
+        await elsewhere.dispose()
+
+    run(test)
+    assert (len(rows.hot()), len(orders)) == (1, 1)
+
+
 def test_messages_with_and_without_an_id_of_the_application_wait_together(run: Any, outbox: Outbox, rows: Rows) -> None:
     """They are written by two statements, in the order of the calls. One that waits can be cancelled."""
 

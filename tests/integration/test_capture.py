@@ -117,9 +117,13 @@ def session(engine: Engine) -> Iterator[Session]:
 def test_a_task_whose_content_its_destination_does_not_accept_is_refused_at_the_call(
     settings: MakeSettings, rows: Rows, app: Celery, session: Session
 ) -> None:
-    for url, serializer in (("celery://", "pickle"), ("celery://?accept=pickle", "json")):
+    accepts = r"destination 'tasks' accepts .*accept="
+    for url, serializer, reason in (
+        ("celery://", "pickle", accepts), ("celery://?accept=pickle", "json", accepts),
+        ("celery://?queue=shop", "json", "its destination's queue is shop"),
+    ):  # fmt: skip
         outbox = Outbox(settings(nudge=False, destinations={"tasks": {"url": url}}), celery=app)
-        with session.begin(), pytest.raises(UncapturableTask, match=r"destination 'tasks' accepts .*accept="):
+        with session.begin(), pytest.raises(UncapturableTask, match=reason):
             outbox.apply_async(session, app.tasks["shapes.routed"], (1,), serializer=serializer)
     assert rows.hot() == []
 
@@ -376,6 +380,17 @@ class TestAppWide:
             assert len(queue) == 4
             result = call()
         assert (len(queue), stored(rows)) == (4, [result.id])
+
+    def test_calls_in_djangos_transaction_are_stored(
+        self, busy: Celery, call: Call, queue: Queue, outbox: Outbox, engine: Engine, rows: Rows
+    ) -> None:
+        with driver("Django", outbox, engine) as django:
+            outbox.install(busy, capture=django.session)
+            call()
+            django.begin()
+            result = call()
+            django.commit()
+        assert (len(queue), stored(rows)) == (1, [result.id])
 
     def test_without_a_session_tasks_are_sent(
         self, redis_url: str, queue: Queue, outbox: Outbox, engine: Engine

@@ -278,10 +278,12 @@ def test_a_variable_that_names_another_database_than_the_project_is_found(projec
 
 def test_a_command_finds_the_project_in_its_directory(project: Project) -> None:
     command = [str(Path(sys.executable).with_name("outbox-tasks")), "init"]
-    for module in ("settings", "shop.lost"):
+    (project.directory / "broken.py").write_text("import of_nobody")
+    for module in ("broken", "settings", "shop.lost"):
         env = {**project.env, "DJANGO_SETTINGS_MODULE": module}
         done = subprocess.run(command, cwd=project.directory, env=env, capture_output=True, text=True, timeout=60)
         assert (done.returncode == 0) is (module == "settings"), done.stderr
+        assert ("No module named 'of_nobody'" in done.stderr) is (module == "broken")
     project.manage(MIGRATE, ("migrate", "outbox_tasks", "zero"))  # Django leaves alone what it has not made
     assert versions(project) == [VERSION]
     assert "Setting DJANGO_SETTINGS_MODULE = 'shop.lost' is not usable: there is no such module;" in done.stderr

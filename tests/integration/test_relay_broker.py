@@ -3,6 +3,7 @@ after trouble."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.places import same_place
+from outbox_tasks.broker.task_broker import patience, plant_canary
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.local.binaries import valkey_server
 from outbox_tasks.local.ports import LOOPBACK, free_port
@@ -75,6 +77,20 @@ def test_the_stamp_is_under_the_key_prefix_of_the_app(
         brokers[2].has_forgotten("other")
     assert brokers[2].adopt("other") == "mine"
     assert client.get("shop:outbox.stamp") == b"other"
+
+
+def test_a_redis_where_we_may_not_write_has_no_stamp_and_no_key_of_ours(
+    settings: MakeSettings, own_redis: EmbeddedValkey, client: redis.Redis
+) -> None:
+    client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "+@connection", "+info")
+    url = own_redis.url.replace("://", "://reader:x@")
+    made = settings(broker_url=url)
+    broker = Broker(PinnedCelery("relay", broker=url, settings=made), made)
+    assert not broker.has_forgotten("mine")
+    with broker.producer() as producer:
+        assert plant_canary(producer, "a key") is None
+        with pytest.raises(TimeoutError):
+            patience(producer, time.monotonic())
 
 
 def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(
@@ -163,8 +179,6 @@ PLACES = [
     ("amqp://u:p@h//", "pyamqp://h:5672", True), ("amqp://h//", "amqp://h:5672/%2f", True),
     ("amqp://h/shop", "amqp://h/", False), ("amqp://h/shop", "amqp://h//shop", False),
     ("amqps://h/my%2Fshop", "amqp://h/my/shop", True), ("sentinel://h/1", "sentinel://h:26379/1", True),
-    ("redis+socket:///run/a?virtual_host=0", "redis+socket://:secret@/run/a", True),
-    ("redis+socket:///run/a?virtual_host=1", "redis+socket:///run/a", False),
     ("redis://[::1]", "redis://[::1]:6379/0", True),
 ]  # fmt: skip
 

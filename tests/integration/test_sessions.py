@@ -163,6 +163,8 @@ def test_without_the_tables_publish_raises_schema_missing(settings: MakeSettings
         with pytest.raises(SchemaMissing):  # noqa: PT012 - at the one or the other
             driven.publish(Message("order.created", {}))
             driven.commit()
+    with Session(engine) as session, session.begin(), pytest.raises(SchemaMissing, match="Run `outbox-tasks init`"):
+        Inbox("billing", schema="outbox_nowhere").first(session, "1")
 
 
 def test_everything_is_written_where_a_session_with_a_replica_writes(

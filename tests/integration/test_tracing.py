@@ -103,13 +103,6 @@ def test_an_async_session_that_writes_at_its_commit_keeps_the_context_of_the_cal
     assert [row.headers for row in rows.hot()] == [{"traceparent": header(span)}]
 
 
-def test_a_trace_that_the_application_states_wins(outbox: Outbox, session: Session, rows: Rows, tracer: Tracer) -> None:
-    own = {"Traceparent": OWN, "tenant": "t1"}
-    with tracer.start_as_current_span("POST /orders"), session.begin():
-        outbox.publish(session, "a", {}, to="orders", headers=own)
-    assert [row.headers for row in rows.hot()] == [own]
-
-
 def test_the_trace_that_a_celery_call_states_wins(outbox: Outbox, session: Session, rows: Rows, tracer: Tracer) -> None:
     """As an instrumentation of Celery puts it there, with a span of its own."""
 

@@ -44,7 +44,15 @@ def test_an_autocommit_engine_is_refused(outbox: Outbox, rows: Rows, engine: Eng
     assert rows.hot() == []
 
 
-def test_a_lost_connection_leaves_the_pool(outbox: Outbox, engine: Engine, rows: Rows) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda outbox, session: outbox.publish(session, "order.created", {}),
+        lambda outbox, session: outbox.cancel(session, UUID(int=5)),
+    ],
+    ids=["publish", "cancel"],
+)
+def test_a_lost_connection_leaves_the_pool(outbox: Outbox, engine: Engine, rows: Rows, act: Any) -> None:
     own = create_engine(engine.url)
     with Session(own) as session:
         session.begin()
@@ -52,7 +60,7 @@ def test_a_lost_connection_leaves_the_pool(outbox: Outbox, engine: Engine, rows:
         with engine.begin() as other:
             other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
         with pytest.raises(OperationalError) as raised:
-            outbox.publish(session, "order.created", {})
+            act(outbox, session)
         assert raised.value.connection_invalidated
         session.rollback()
         with session.begin():

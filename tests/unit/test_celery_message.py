@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kombu import Exchange, Queue
+from kombu import Exchange, Queue, binding
 from kombu.utils.json import dumps
 
 from outbox_tasks.settings.destination import Destination
@@ -17,10 +17,11 @@ from outbox_tasks.wire.celery_message import TaskMessage, accepted, describe
 from outbox_tasks.wire.cloudevents import UNEXPRESSED
 
 QUEUE = Queue("shop", Exchange("shop", "topic"), routing_key="a.#", queue_arguments={"x-queue-type": "quorum"})
+BOUND = Queue("b", bindings=[binding(Exchange("shop", "topic"), "b.#"), binding(routing_key="c.#")])
 FIELDS: dict[str, Any] = {
     "content_type": "application/json", "content_encoding": "utf-8", "headers": {"task": "shop.mail", "id": "1"},
     "properties": {"correlation_id": "1", "delivery_mode": 2, "expiration": "5"}, "exchange": "", "routing_key": "shop",
-    "priority": 3, "mandatory": True, "declare": describe([QUEUE]), "expires": datetime(2030, 1, 1, tzinfo=UTC),
+    "priority": 3, "mandatory": True, "declare": describe([QUEUE, BOUND]), "expires": datetime(2030, 1, 1, tzinfo=UTC),
     "confirm": True,
 }  # fmt: skip
 
@@ -32,8 +33,11 @@ def task(**fields: Any) -> TaskMessage:
 def test_all_that_a_task_has_comes_back() -> None:
     whole = task(headers={**FIELDS["headers"], "at": datetime(2030, 1, 1, tzinfo=UTC), "of": UUID(int=5), "raw": b"x"})
     assert TaskMessage.loads(whole.dumps()) == whole
-    [queue] = whole.entities()
+    queue, bound = whole.entities()
     assert queue == QUEUE
+    assert {(each.exchange and each.exchange.type, each.routing_key) for each in bound.bindings} == {
+        ("topic", "b.#"), (None, "c.#"),
+    }  # fmt: skip
     assert (queue.queue_arguments, queue.exchange.type) == (QUEUE.queue_arguments, "topic")
 
 

@@ -56,6 +56,16 @@ def test_it_waits_for_the_commit_and_not_for_ever(nudge: Nudge, woken: list[set[
     assert time.monotonic() - began >= COMMIT_SECONDS
 
 
+def test_without_a_thread_no_commit_fails(
+    nudge: Nudge, woken: list[set[Woken]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as end:  # of Python, or of the system's room for threads
+        end.setattr(threading.Thread, "start", lambda *_: _fail(RuntimeError("can't start new thread")))
+        nudge()
+    nudge()
+    eventually(lambda: woken == [{CLAIM}])
+
+
 def test_many_at_once_become_few_and_a_failure_stops_none(woken: list[set[Woken]]) -> None:
     wakes: list[float] = []
 

@@ -64,6 +64,7 @@ class TestLimits:
         ({"database_url": "localhost/shop"}, "database_url"),
         ({"claim_intervall": 3}, "claim_intervall"),
         ({"destinations": {"orders": {}}}, "destinations.orders.url"),
+        ({"destinations": {"orders": "://b"}}, "destinations.orders.url"),
         ({"destinations": {"orders": {"url": "a://b", "max_bytes": 0}}}, "destinations.orders.max_bytes"),
     ],
 )

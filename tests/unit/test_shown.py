@@ -23,7 +23,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import logs
 from outbox_tasks.telemetry.alerts import sentence
 from outbox_tasks.telemetry.logs import Json, _text
-from outbox_tasks.text import is_text, one_line, printable, redacted, storable, without_secrets
+from outbox_tasks.text import is_text, logger, one_line, printable, redacted, said, storable, without_secrets
 from outbox_tasks.worker.listener import TaskListener
 from tests.contract.messages import message, sent_by
 
@@ -125,6 +125,19 @@ def test_no_traceback_of_a_client_in_the_logs_does(logged: io.StringIO) -> None:
     sent_by(Raising(), message(1))
     assert "RuntimeError: refused by nats://***@h:1" in logged.getvalue()
     assert SECRET not in logged.getvalue()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError
+
+
+def test_whatever_is_logged_shows_no_secret_and_stops_nobody(logged: io.StringIO) -> None:
+    log = logger("outbox_tasks.publish")
+    log.warning("%s is away", f"redis://:{SECRET}@h")
+    assert logged.getvalue() == "redis://:***@h is away\n"
+    assert log.filter(logging.makeLogRecord({"msg": "%s", "args": (Mute(),)}))  # logging itself reports it
+    assert [said(error) for error in (OSError("gone"), OSError(), Mute())] == ["gone", "OSError()", "Mute"]
 
 
 def failed(text: str) -> Any:

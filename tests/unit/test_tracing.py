@@ -99,6 +99,7 @@ class TestWithTracing:
             {"traceparent": f"01{UNSAMPLED[2:]}-more"},  # of a later version
             {"traceparent": "00-a-b-01"},
             {"traceparent": 5},
+            {"traceparent": WRITER, "tracestate": 5},
             ["no mapping"],
         ],
         ids=str,
@@ -131,11 +132,13 @@ class TestWithTracing:
 
     def test_a_processor_that_fails_stops_no_message(self, provider: TracerProvider) -> None:
         class Broken(SpanProcessor):
-            def on_start(self, *_: Any, **__: Any) -> None:
+            def on_end(self, *_: Any, **__: Any) -> None:
                 raise OSError("no exporter")
 
-        provider.add_span_processor(Broken())
-        plain = message()
+        broken, plain = Broken(), message()
+        provider.add_span_processor(broken)
+        assert len(sent(plain)) == 1
+        broken.on_start = broken.on_end  # type: ignore[method-assign]
         assert sent(plain) == (plain,)
 
 

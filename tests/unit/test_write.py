@@ -77,61 +77,46 @@ class Holder(BaseModel):
     it: Any
 
 
-@pytest.mark.parametrize(
-    ("fields", "kind", "text"),
-    [
-        pytest.param({"key": 42}, InvalidMessage, "key = 42", id="number as key"),
-        pytest.param({"headers": {"a": 1}}, InvalidMessage, "must be text", id="number in headers"),
-        pytest.param({"headers": {"celery-message": "{}"}}, InvalidMessage, "is not for the app", id="a forged task"),
-        pytest.param({"to": "ordres"}, NoRoute, "Known: audit, orders", id="unknown destination"),
-        pytest.param({"to": []}, InvalidMessage, "names no destination", id="to nowhere"),
-        pytest.param({"event_type": "other"}, NoRoute, "no route names a destination", id="no route"),
-        pytest.param({"payload": object()}, PayloadNotSerializable, "unknown type", id="unserialisable"),
-        pytest.param({"payload": pit()}, PayloadNotSerializable, "nested too deeply", id="too deep"),
-        pytest.param(
-            {"payload": {"ids": (n for n in (1, 2))}}, PayloadNotSerializable, "make it a list", id="generator"
-        ),
-        pytest.param(
-            {"payload": Sku.model_construct()}, PayloadNotSerializable, "Sku.name can't be", id="half a model"
-        ),
-        pytest.param(
-            {"payload": Holder(it=1, undeclared=iter("ab"))}, PayloadNotSerializable, "make it a list", id="extra field"
-        ),
-        pytest.param({"payload": "x" * 11, "to": ["audit", "orders"]}, PayloadTooLarge, "orders", id="large for one"),
-        pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
-        pytest.param({"delay": 1, "deliver_at": SOON}, InvalidMessage, "can't be combined", id="both times"),
-    ],
-)
-def test_a_message_that_can_not_be_delivered_is_refused(
-    outbox: Outbox, fields: dict[str, Any], kind: type[MessageRefused], text: str
-) -> None:
-    message = {"event_type": "order.created", "payload": "x", **fields}
-    with pytest.raises(kind) as caught:
-        outbox.publish(NO_SESSION, **message)
-    assert text in str(caught.value)
-    with pytest.raises(kind):
-        outbox.publish_many(NO_SESSION, [Message("order.created", "x"), Message(**message)])
+REFUSED: list[tuple[type[MessageRefused], str, dict[str, Any]]] = [
+    (InvalidMessage, "key = 42", {"key": 42}),
+    (InvalidMessage, "must be text", {"headers": {"a": 1}}),
+    (InvalidMessage, "is not for the app", {"headers": {"celery-message": "{}"}}),
+    (NoRoute, "Known: audit, orders", {"to": "ordres"}),
+    (InvalidMessage, "names no destination", {"to": []}),
+    (NoRoute, "no route names a destination", {"event_type": "other"}),
+    (PayloadNotSerializable, "unknown type", {"payload": object()}),
+    (PayloadNotSerializable, "nested too deeply", {"payload": pit()}),
+    (PayloadNotSerializable, "make it a list", {"payload": {"ids": (n for n in (1, 2))}}),
+    (PayloadNotSerializable, "Sku.name can't be", {"payload": Sku.model_construct()}),
+    (PayloadNotSerializable, "make it a list", {"payload": Holder(it=1, undeclared=iter("ab"))}),
+    (PayloadTooLarge, "orders", {"payload": "x" * 11, "to": ["audit", "orders"]}),
+    (PayloadNotSerializable, "surrogate", {"payload": "\ud800"}),
+    (PayloadNotSerializable, "surrogate", {"payload": {"a": "\ud800"}}),
+    (InvalidMessage, "must be high, normal or low", {"priority": "urgent"}),
+    (InvalidMessage, "can't be combined", {"delay": 1, "deliver_at": SOON}),
+    # The database would refuse these.
+    (InvalidMessage, "key", {"key": "half \ud800"}),
+    (InvalidMessage, "headers", {"headers": {"a": "NUL \0"}}),
+    (InvalidMessage, "aggregate_id", {"aggregate_id": 42}),
+    (InvalidMessage, "content_type", {"content_type": "NUL \0"}),
+    (InvalidMessage, "mapping of text", {"headers": ["a"]}),
+    (InvalidMessage, "number of seconds", {"delay": float("nan")}),
+    (InvalidMessage, "number of seconds", {"delay": 1e300}),
+    (InvalidMessage, "number of seconds", {"delay": "1"}),
+    (InvalidMessage, "time zone", {"deliver_at": "2030-01-01"}),
+    (InvalidMessage, "must be a UUID", {"id": "not-a-uuid"}),
+]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"key": "half \ud800"},
-        {"headers": {"a": "NUL \0"}},
-        {"aggregate_id": 42},
-        {"content_type": "NUL \0"},
-        {"headers": ["a"]},
-        {"delay": float("nan")},
-        {"delay": 1e300},
-        {"delay": "1"},
-        {"deliver_at": "2030-01-01"},
-        {"id": "not-a-uuid"},
-    ],
-    ids=repr,
-)
-def test_a_value_that_the_database_would_refuse_is_refused(outbox: Outbox, fields: dict[str, Any]) -> None:
-    with pytest.raises(MessageRefused):
-        outbox.publish(NO_SESSION, "order.created", "x", **fields)
+def test_a_message_that_can_not_be_delivered_is_refused(outbox: Outbox) -> None:
+    assert outbox.publish_many(NO_SESSION, []) == []
+    for kind, text, fields in REFUSED:
+        message = {"event_type": "order.created", "payload": "x", **fields}
+        with pytest.raises(kind) as caught:
+            outbox.publish(NO_SESSION, **message)
+        assert text in str(caught.value)
+        with pytest.raises(kind):
+            outbox.publish_many(NO_SESSION, [Message("order.created", "x"), Message(**message)])
 
 
 WRONG: dict[str, Callable[[Outbox, Any], Any]] = {
