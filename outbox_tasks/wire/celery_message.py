@@ -138,20 +138,16 @@ def accepted(destination: Destination) -> set[str]:
 
 
 def describe(entities: Sequence[Queue | Exchange]) -> list[Described]:
-    """Queues and exchanges as plain values; the live objects hold channels."""
+    """Queues and exchanges as plain values; the live objects hold channels. Without the values that nobody has set: who
+    reads it fills in the defaults again."""
     return [
-        {"queue" if isinstance(entity, Queue) else "exchange": _without_defaults(entity.as_dict(recurse=True))}
+        {
+            "queue" if isinstance(entity, Queue) else "exchange": {
+                name: value for name, value in entity.as_dict(recurse=True).items() if value is not None
+            }
+        }
         for entity in entities
     ]
-
-
-def _without_defaults(described: Described) -> Described:
-    """Without the values that nobody has set: who reads it fills in the defaults again."""
-    return {
-        name: _without_defaults(value) if isinstance(value, dict) and name == "exchange" else value
-        for name, value in described.items()
-        if value is not None and value != []
-    }
 
 
 def _entity(described: Described) -> Queue | Exchange:

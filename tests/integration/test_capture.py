@@ -386,6 +386,7 @@ class TestAppWide:
     ) -> None:
         with driver("Django", outbox, engine) as django:
             outbox.install(busy, capture=django.session)
+            assert busy.outbox_of_app is outbox
             call()
             django.begin()
             result = call()

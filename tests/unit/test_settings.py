@@ -54,7 +54,6 @@ class TestLimits:
     ("values", "setting"),
     [
         ({"breaker_failures": 0}, "breaker_failures"),
-        ({"claim_interval": "soon"}, "claim_interval"),
         ({"queue_lease": float("nan")}, "queue_lease"),
         ({"singles": 201}, "singles"),
         ({"statement_timeout": float("nan")}, "statement_timeout"),
@@ -73,6 +72,11 @@ def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], setting: st
         Settings(**values)
     assert caught.value.setting == setting
     assert "s3cret" not in str(caught.value)
+
+
+def test_an_invalid_value_is_shown_if_it_can_be_no_secret() -> None:
+    with pytest.raises(ConfigurationError, match="Setting claim_interval = 'soon' is not usable"):
+        Settings(claim_interval="soon")  # type: ignore[arg-type]
 
 
 def test_a_route_to_an_unknown_destination_is_refused() -> None:
