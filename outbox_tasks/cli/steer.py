@@ -55,8 +55,8 @@ def limit(
     All workers keep to it within two seconds. The end comes by itself. --why is needed, and the audit keeps it.
     """
     wanted = {setting: value for setting, value in values.items() if value is not None}
-    if clear and (wanted or seconds is not None):
-        raise click.UsageError("--clear goes without limits and without --for")
+    if clear and wanted:
+        raise click.UsageError("--clear goes without limits")
     if not wanted and seconds is not None:
         raise click.UsageError("--for goes with --rate, --concurrency or --singles")
     with open_store(destination) as store:

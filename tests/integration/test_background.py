@@ -111,7 +111,9 @@ class TestAnAct:
         later = bury(rows, 2, dead_at=seconds_from_now(60))
         early = seen - timedelta(seconds=50)
         assert ended(runner, begin(runner, Filter(states=("dead",), older_than=80), until=early))["count"] == 0
-        assert ended(runner, begin(runner, until=seen))["count"] == 2
+        young = Filter(states=("dead",), newer_than=60)
+        assert ended(runner, begin(runner, young, until=early, limit=1))["count"] == 1
+        assert ended(runner, begin(runner, until=seen))["count"] == 1
         assert ended(runner, begin(runner, until=seen, ids=[UUID(id) for id in later]))["facts"]["missed"] == 2
         act = ended(runner, begin(runner, until=seen + timedelta(days=1)))
         assert (act["count"], "missed" in act["facts"]) == (0, False), "an act never reaches into the future"
@@ -122,8 +124,10 @@ class TestAnAct:
         with ThreadPoolExecutor(4) as pool:
             [entry] = set(pool.map(lambda one: begin(one, ids=ids[:2], token=token), [runner, *others]))
         assert ended(runner, entry)["count"] == 2
-        assert begin(runner, ids=ids[:2], token=token) == entry
-        for other in ({"ids": ids[1:]}, {"ids": ids[:2], "action": "discard"}, {"who": "bob", "ids": ids[:2]}, {}):
+        assert begin(runner, ids=ids[1::-1], token=token) == entry
+        two = ids[:2]
+        different: list[dict[str, Any]] = [{"ids": ids[1:]}, {"ids": two, "action": "discard"}, {"ids": two, "rate": 5}]
+        for other in (*different, {"ids": two, "who": "bob"}, {}):
             with pytest.raises(ActConflict, match=f"act {entry}"):
                 begin(runner, token=token, **other)
         assert [act.count for act in acts(rows)] == [2]

@@ -109,6 +109,8 @@ def test_what_became_of_a_redrive(run: Command, rows: Rows) -> None:
     assert found.exit_code == 1
     assert json.loads(run("audit", "--became", "1", "--json").stdout)["known"] == 2
     assert "No. 2 of the audit is no redrive" in run("audit", "--became", "2").stderr
+    rows.clear()
+    assert run("audit", "--became", "1").stdout == "2 no longer here.\n"
 
 
 def test_an_error_is_an_object_too_where_a_program_reads(run: Command, rows: Rows) -> None:

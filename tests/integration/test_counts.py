@@ -68,13 +68,18 @@ def test_a_writer_can_name_any_number_of_destinations(store: Store, rows: Rows, 
 
 
 def test_destinations_that_are_no_longer_configured_are_counted(store: Store, rows: Rows) -> None:
-    rows.insert(2, destination="former", status="dead", dead_at=seconds_from_now(-5))
-    rows.insert(1, destination="older", key="k")
-    rows.insert(1, destination="in hand", lease=A_LEASE, locked_until=seconds_from_now(30))
+    later = {"locked_until": seconds_from_now(30)}
+    places: dict[str, dict[str, Any]] = {
+        "former": {"status": "dead"}, "older": {"key": "k"}, "in hand": {"lease": A_LEASE, **later}, "waits": later,
+        "held": {"key": "k", "attempts": 1, **later}, "plain": {}, "runs": {"handed_at": func.now(), **later},
+        "alone": {"attempts": 1, "last_error_code": "unsettled"},
+    }  # fmt: skip
+    for name, place in places.items():
+        rows.insert(1, destination=name, **place)
     tally(store, "long gone", sent=1)
     store.claims.take_slot("long gone", 1)
-    assert destinations(store).keys() == {"orders", "former", "older", "in hand"}
-    assert of(store, "former").states["dead"] == 2
+    assert destinations(store).keys() == {"orders", *places}
+    assert of(store, "former").states["dead"] == 1
 
 
 DEAD = {"status": "dead", "dead_at": seconds_from_now(-6000)}
@@ -97,10 +102,14 @@ class TestOldest:
             ([due(-60, attempts=5), due(60, created_at=seconds_from_now(-6000), attempts=5)], 60),
             # As it looks when no worker publishes: claimed again and again.
             ([AGAIN], 600),
+            ([{**AGAIN, "deliver_at": seconds_from_now(-300)}], 300),
+            ([due(600, attempts=1, last_error_code="unsettled")], 600),  # it goes alone
             ([{**AGAIN, "key": "k"}], 600),
             # Of messages with a key only heads count, and none behind a dead one.
             ([due(60, key="a"), due(600, key="b"), due(-60, key="c"), due(6000, key="c")], 600),
             ([due(0, key="a", **DEAD), due(6000, key="a"), due(60, key="b")], 60),
+            ([due(-60, key="c", attempts=1), due(6000, key="c")], None),
+            ([{"lease": A_LEASE, "locked_until": seconds_from_now(60), "key": "c"}, due(6000, key="c")], None),
         ],
     )
     def test_has_been_due_for_the_longest_time(
@@ -122,12 +131,25 @@ class TestOldest:
         assert (of(store).held_up, of(store).oldest) == (0, pytest.approx(600, abs=30))
 
 
+def test_of_what_waits_or_is_dead_the_first_counts(store: Store, rows: Rows) -> None:
+    failed = {"attempts": 1, "created_at": seconds_from_now(-6000)}
+    for seconds in (900, 300, 600):
+        for code, key in (("away", None), ("busy", None), ("busy", f"{seconds}")):
+            rows.insert(1, locked_until=seconds_from_now(seconds), last_error_code=code, key=key, **failed)
+            rows.insert(1, status="dead", dead_at=seconds_from_now(-seconds), last_error_code=code)
+    found = of(store)
+    assert (found.put_off, found.dead_for, found.waited, found.due) == pytest.approx((300, 900, 6000, 0), abs=30)
+    rows.insert(1, lease=A_LEASE, handed_at=seconds_from_now(-60), attempts=1, locked_until=seconds_from_now(-5))
+    assert of(store).due == 1, "a run that is lost is due again"
+
+
 def test_counts_beyond_the_bound_are_estimated(
     store: Store, rows: Rows, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outbox_tasks.operating.overview.PAGES_SAMPLED", 20)
     rows.insert(3000)
     rows.insert(2000, locked_until=seconds_from_now(3600))
+    rows.insert(2000, locked_until=seconds_from_now(3600), attempts=1)
     rows.insert(1500, key="k")
     rows.insert(1200, status="dead", dead_at=seconds_from_now(-5))
     rows.insert(7, lease=A_LEASE, locked_until=seconds_from_now(30))
@@ -135,8 +157,8 @@ def test_counts_beyond_the_bound_are_estimated(
     connection.execute(text(f"ANALYZE {rows.tables.messages}"))
     connection.commit()
     found = of(store, bound=1000)
-    assert found.estimated == {"pending", "scheduled", "dead"}
-    expected = {"pending": 4500, "scheduled": 2000, "dead": 1200}
+    assert found.estimated == {"pending", "scheduled", "retrying", "dead"}
+    expected = {"pending": 4500, "scheduled": 2000, "retrying": 2000, "dead": 1200}
     for state, count in expected.items():
         assert count / 4 < found.states[state] < count * 4, state
     assert found.states["leased"] == 7

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -65,6 +66,7 @@ def test_all_due_messages_are_sent_and_counted(
     assert (str(row.id), row.attempts, row.lease, row.last_error_code) == (failing, 1, None, "told")
     with rows.engine.connect() as connection:
         counted = connection.scalar(select(func.sum(rows.tables.tallies.c.count)))
+        assert {*connection.scalars(select(rows.tables.heartbeats.c.name))} >= {"claim", "publish"}
     assert counted >= 1_200, "what `status` shows as its rate"
 
 
@@ -151,6 +153,10 @@ def test_what_a_pause_or_others_at_work_leave_is_reported(told: Told, rows: Rows
     assert "orders still has 1 message, because its rate_limit or concurrency is used up for now." in text
     store.claims.end_drain(reserved)
     assert told(here) == (0, "Sent 1. Nothing more is due.")
+    rows.insert(1, key="k", lease=uuid4(), locked_until=seconds_from_now(60))
+    rows.insert(1, key="k")
+    code, text = told({"orders": {"url": stream.url}})
+    assert (code, "because something else comes first" in text) == (0, True), text
 
 
 def test_a_drain_that_is_stopped_finishes_its_batch(

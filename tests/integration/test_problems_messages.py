@@ -114,8 +114,10 @@ class TestSends:
         assert problem.fact.startswith("orders refuses everything (http_422, http_500): 5 sends")
         assert "none ever arrived; the next try is in " in problem.fact
         assert [each.code for each in problem.follows] == ["dead_letters"]
-        tally(store, sent=1)
+        tally(store, sent=50, retry=5)
         assert found(site, *OF_SENDS) == {}
+        tally(store, retry=5)
+        assert "5 sends failed, and the last arrived 0 s ago" in found(site, *OF_SENDS)["destination_refuses"].fact
 
     def test_of_which_half_fail(self, site: Settings, store: Store) -> None:
         tally(store, sent=50, retry=2)
@@ -144,7 +146,7 @@ def test_a_limit_that_a_person_has_set_and_that_lets_messages_wait(site: Setting
     rows.insert(5, locked_until=seconds_from_now(-400))
     tally(store, sent=20)
     assert {"limit_set", "stale"} <= roots(site).keys()  # it is not the limit that they wait for
-    tally(store, sent=100)
+    tally(store, sent=70, retry=10)
     [problem] = examine(site).problems
     assert (problem.code, problem.severity, problem.how_many) == ("limited", Severity.WARNING, 5)
     assert problem.fact.endswith(" UTC: black friday; 5 messages wait, the oldest for 7 min.")
@@ -163,6 +165,9 @@ def test_a_limit_for_which_nothing_waits_is_only_noted(site: Settings, store: St
     assert found(site, "limited", "limit_set").keys() == {"limit_set"}
     store.claims.take_slot("orders", 1)
     assert found(site, "limited", "limit_set").keys() == {"limited"}
+    with rows.engine.begin() as connection:
+        connection.execute(rows.tables.drains.update().values(until=seconds_from_now(-1)))
+    assert found(site, "limited", "limit_set").keys() == {"limit_set"}, "the drain was killed"
 
 
 def test_a_queue_of_which_nothing_or_little_is_sent(
@@ -175,7 +180,7 @@ def test_a_queue_of_which_nothing_or_little_is_sent(
     stuck = found(full, *codes)
     assert stuck.keys() == {"queue_stuck"}
     assert f"About {QUEUED_AT_MOST} singles wait" in stuck["queue_stuck"].fact
-    tally(store, sent=QUEUED_AT_MOST // 2)  # it takes longer than the leases
+    tally(store, retry=QUEUED_AT_MOST // 2)  # it takes longer than the leases
     slow = found(full, *codes)
     assert slow.keys() == {"queue_slow"}
     assert "OUTBOX_SINGLES" in slow["queue_slow"].remedy

@@ -152,7 +152,7 @@ def test_a_slow_broker(there: Settings) -> None:
         slow = there.replace(broker_url=f"redis://{LOOPBACK}:{proxy.port}/0")
         assert found(slow, "broker_slow") == {}
         proxy.delay = 0.15  # each way
-        assert "a round trip takes 0." in found(slow, "broker_slow")["broker_slow"].fact
+        assert "the length of a queue takes 0." in found(slow, "broker_slow")["broker_slow"].fact
 
 
 def test_a_broker_that_evicts_or_is_nearly_full(

@@ -205,6 +205,7 @@ def test_a_prepared_transaction(settings: MakeSettings, rows: Rows, engine: Engi
         left = found(soon, "prepared_transaction")["prepared_transaction"]
         assert f"'{name}' of outbox" in left.fact
         assert "under the same keys waits" in left.cause
+        assert found(settings(), "prepared_transaction") == {}, "it is not there for long"
         assert left.remedy.partition("--")[0] == end
         run(publish)
         [later] = [row.id for row in rows.shown()]

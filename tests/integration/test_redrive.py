@@ -54,8 +54,16 @@ class TestPlan:
         rows.change(bury(rows, 20, dead_at=seconds_from_now(-5)), dead_at=moment)
         others = bury(rows, 10, event_type="other")
         assert operator.plan(Filter(states=("dead",), event_type="other")).count == 10
+        for group in Lookup(store).groups()[0]:
+            assert operator.plan(Filter(group=group["group"])).count == group["count"]
         for wanted in (DEAD, Filter(states=("dead", "pending"))):
             assert operator.plan(wanted).count == 30
+        plan = operator.plan(DEAD, seconds=0)
+        assert (plan.count, plan.more) == (7, True)
+        with monkeypatch.context() as patched:
+            patched.setattr("outbox_tasks.operating.messages.acts.COUNTED_AT_MOST", 8)
+            plan = operator.plan(DEAD)
+            assert (plan.count, plan.more) == (14, True)
         assert acted(store, "redrive").count == 30
         rows.change(others, status="dead", dead_at=moment)
         assert acted(store, "discard", states=("dead", "pending")).count == 30

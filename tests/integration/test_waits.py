@@ -64,11 +64,14 @@ def test_its_key_is_held_up(store: Store, new_store: MakeStore, rows: Rows) -> N
 def test_an_open_transaction_may_still_commit_an_earlier_message_of_its_key(store: Store, rows: Rows) -> None:
     at_work(rows)
     schema = store.settings.database_schema
+    [before] = rows.insert(1, key="k")
     with psycopg.connect(store.settings.database_url, application_name="import.py") as writer:
         row = {"id": str(uuid4()), "event_type": "a", "destination": "orders", "key": "k", "text": "{}"}
         verb = sql.statement("write/publish.sql", schema)
         said = json.dumps([{**row, "content_type": "application/json"}])
         psycopg.RawCursor(writer).execute(verb.text, verb.values({"row": said}))
+        assert waits(store, before).endswith("a claim takes it in its turn.")
+        rows.settle(before)
         [id], [other] = rows.insert(1, key="k"), rows.insert(1, key="other")
         pid = writer.info.backend_pid
         assert re.fullmatch(
@@ -190,4 +193,5 @@ def test_show_keys_and_the_page_say_the_same(command: Command, visit: Visit, sto
     assert f"All keys of this destination wait: {paused}" in " ".join(command("list", "--by", "key").stdout.split())
     assert f"All keys of this destination wait: {paused}" in visit().text("/keys")
     rows.clear()
+    rows.insert(1)
     assert command("list", "--by", "key").stdout == "No key is held up.\n"

@@ -151,7 +151,7 @@ def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
     named, most = act["wanted"]["ids"], act["most"]
     wanted = Filter.recorded(act["wanted"]["filter"])
     place = act["place"] or {"again": False, "ids": named, "at": {}, "missed": 0, "left": []}
-    if act["place"] is None and act["action"] == "try" and not named and wanted.whole_destination:
+    if act["place"] is None and act["action"] == "try" and wanted.whole_destination:
         run("traffic/try_now.sql", destination=wanted.destination)
     size = batch_size(act["rate"])
     size = size if most is None else min(size, most - act["count"])

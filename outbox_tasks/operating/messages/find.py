@@ -141,8 +141,7 @@ class Lookup:
             before = self._database.ask("find/ahead.sql", **place)
             message["ahead"] = before[0]._asdict() if before else None
         message["waits"] = self._reasons.of(message)
-        named = [entry.get("entry") for entry in message["history"]]
-        named = [seq for seq in named if type(seq) is int and 0 <= seq < 1 << 63]
+        named = [entry["entry"] for entry in message["history"] if type(entry.get("entry")) is int]
         acts = self._database.ask("audit/about.sql", target=str(id), named=named)
         message["audit"] = [row._asdict() for row in acts]
         message["elsewhere"] = self._elsewhere(message)

@@ -31,7 +31,7 @@ class Choice:
     @property
     def tries_destination(self) -> bool:
         """Whether it also lets an open circuit be tried at once."""
-        return self.action == "try" and not self.ids and self.wanted.whole_destination
+        return self.action == "try" and self.wanted.whole_destination
 
 
 @dataclass(slots=True)

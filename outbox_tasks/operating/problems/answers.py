@@ -34,7 +34,7 @@ class BrokerAnswer:
     info: dict[str, Any] | None
     """The INFO of a Redis; None: it is not a Redis."""
     seconds: float
-    """How long a round trip took. The length of a queue takes two; one, if it is an empty one of Redis."""
+    """How long it took to say the length of a queue: that is a round trip or two."""
 
     @classmethod
     def of(cls, broker: Broker, reached: threading.Event) -> BrokerAnswer | Silence:
@@ -48,8 +48,7 @@ class BrokerAnswer:
                     return Silence(CLUSTER)
                 began = time.monotonic()
                 lengths = {queue: queue_length(producer, queue) for queue in queues_of(broker.settings)}
-                trips = sum(2 if length or info is None else 1 for length in lengths.values())
-                seconds = (time.monotonic() - began) / trips
+                seconds = (time.monotonic() - began) / len(lengths)
         except Exception as failed:  # whatever a transport raises, the broker gives no answer
             return Silence(str(getattr(failed, "reason", failed)).rstrip("."))
         return cls(lengths, info, seconds)

@@ -42,7 +42,7 @@ def reach(site: Site) -> Problems:
     if answer.seconds >= SLOW_TRIP_SECONDS:
         yield warning(
             "broker_slow",
-            f"The broker {url} is slow: a round trip takes {answer.seconds:.1f} s.",
+            f"The broker {url} is slow: to say the length of a queue takes {answer.seconds:.1f} s.",
             "Each claim and each single takes several round trips. Messages arrive late.",
             "See how busy it is (redis-cli --latency, INFO commandstats; rabbitmqctl list_queues), and the network.",
         )
