@@ -82,6 +82,7 @@ REFUSED: list[tuple[type[MessageRefused], str, dict[str, Any]]] = [
     (InvalidMessage, "must be text", {"headers": {"a": 1}}),
     (InvalidMessage, "is not for the app", {"headers": {"celery-message": "{}"}}),
     (NoRoute, "Known: audit, orders", {"to": "ordres"}),
+    (NoRoute, "42 is not a configured destination", {"to": 42}),
     (InvalidMessage, "names no destination", {"to": []}),
     (NoRoute, "no route names a destination", {"event_type": "other"}),
     (PayloadNotSerializable, "unknown type", {"payload": object()}),
