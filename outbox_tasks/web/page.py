@@ -143,11 +143,9 @@ class Page:
     def _check_tables(self, shared: Shared) -> None:
         """Raises `SchemaMissing` or `SchemaMismatch` unless the tables are of this release. If they are, acts that
         another process has left go on here."""
-        if not shared.checked:
-            shared.looks.get("tables", shared.connections.store.check_version, 2.0)
-            shared.checked = True
-            if not self._read_only:
-                shared.acts.start()
+        shared.looks.get("tables", shared.connections.store.check_version, 60.0)
+        if not self._read_only:
+            shared.acts.start()
 
     async def _person(self, request: Request) -> Person | None:
         if self._who is None:

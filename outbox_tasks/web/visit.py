@@ -40,8 +40,6 @@ class Shared:
     acts: Runner
     """People's acts in the background."""
     looks: Looks = field(default_factory=Looks)
-    checked: bool = False
-    """Whether the tables were seen to be of this release."""
 
     def close(self) -> None:
         self.acts.close()

@@ -271,20 +271,6 @@ def test_strange_workers_on_the_broker_are_named(
     eventually(lambda: not found(relay, "no_heartbeat"))
 
 
-def test_a_stopped_worker_deletes_its_heartbeat_and_a_killed_one_does_not(relay: Relay, store: Store) -> None:
-    stopped, killed = relay.publish(2), relay.publish(3)
-    relay.ready()
-
-    def seen() -> set[str]:
-        return {each.name for each in Heartbeats.read(store).workers} & {stopped.hostname(), killed.hostname()}
-
-    eventually(lambda: len(seen()) == 2)
-    killed.kill()
-    stopped.child.stop()
-    assert seen() == {killed.hostname()}
-    relay.end(stopped, killed)
-
-
 def test_a_broker_that_falls_silent_is_the_cause_and_its_workers_are_not_alive(
     relay: Relay, claiming: Node, publishing: Node, proxy: Proxy, web: Receiver
 ) -> None:

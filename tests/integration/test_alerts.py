@@ -15,7 +15,7 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import WebhookFailed
+from outbox_tasks.errors import DatabaseUnavailable, WebhookFailed
 from outbox_tasks.operating.problems import Examination, Problem, Severity, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.signals import problems_changed
@@ -202,6 +202,14 @@ def test_a_cluster_tells_each_change_once_through_a_failed_post_an_end_and_witho
     monkeypatch.setattr(caplog.handler, "level", 0)
     heard: list[str] = []
     own = settings(alert_webhook=web.url, broker_url=NOBODY)
+    errors = [RuntimeError("a fault"), DatabaseUnavailable(url="x", reason="it is away")] * 2  # for both
+
+    def look(*arguments: Any) -> Examination:
+        if errors:
+            raise errors.pop()
+        return examine(*arguments)
+
+    monkeypatch.setattr(alerts, "examine", look)
 
     def posted(code: str, state: str = "open") -> list[dict[str, Any]]:
         return [one for one in web.problems() if (one["code"], one["state"]) == (code, state)]
@@ -209,7 +217,7 @@ def test_a_cluster_tells_each_change_once_through_a_failed_post_an_end_and_witho
     with Celery("relay", broker=NOBODY, set_as_current=False) as app:
 
         def hear(problems: list[dict[str, Any]], **_: Any) -> None:
-            heard.extend(each["code"] for each in problems)
+            heard.extend([each["code"] for each in problems] or ["nothing"])
 
         problems_changed.connect(hear, sender=app)
         workers = [Alerts(Resources(app, own)) for _ in range(2)]
@@ -232,7 +240,7 @@ def test_a_cluster_tells_each_change_once_through_a_failed_post_an_end_and_witho
         assert over["lasted"] > 0
         workers[1].stop()
     assert dead
-    assert (heard.count("broker_away"), heard.count("dead_letters")) == (1, 3)
+    assert (heard.count("broker_away"), heard.count("dead_letters"), heard.count("nothing")) == (1, 3, 0)
 
 
 class TestTheWebhook:

@@ -6,9 +6,11 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, signals
 
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.model import Step, Verdict
@@ -18,8 +20,11 @@ from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
 from outbox_tasks.signals import claimed, settled
 from outbox_tasks.telemetry import counters as module
+from outbox_tasks.telemetry import heartbeat
 from outbox_tasks.telemetry.counters import Counters
-from tests.conftest import Rows, eventually
+from outbox_tasks.telemetry.satellite import Telemetry
+from outbox_tasks.worker.resources import Resources
+from tests.conftest import MakeSettings, Rows, eventually
 from tests.contract.messages import message
 
 
@@ -149,6 +154,48 @@ def test_a_lease_that_was_lost_is_no_send(counters: Counters, app: Celery, store
         settled.send(sender=app, destination="orders", lease="x", verdicts=[Verdict(message(1), step)], seconds=0.1)
         assert counters.flush()
         assert (Heartbeats.read(store).age("publish") is not None) is is_send
+
+
+def test_a_process_writes_its_last_counts_as_it_ends(settings: MakeSettings, app: Celery, rows: Rows) -> None:
+    resources = Resources(app, settings())
+    Telemetry().register(resources, {})
+    verdicts = [Verdict(message(1), Step.SENT)]
+    settled.send(sender=app, destination="orders", lease="x", verdicts=verdicts, seconds=0.1)
+    resources.close()
+    assert counted(rows) == {("orders", "sent"): 1}
+
+
+def test_a_heartbeat_comes_after_errors_pauses_while_its_worker_hangs_and_goes_with_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
+    asked, errors = [False], [RuntimeError("a fault"), DatabaseUnavailable(url="x", reason="it is away")]
+
+    def trouble(_: float) -> str | None:
+        asked.append(asked[-1])
+        return "it hangs" if asked[-1] else None
+
+    def ask(*verb: Any, **parameters: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return write(*verb, **parameters)
+
+    liveness: Any = SimpleNamespace(trouble=trouble)
+    beating = heartbeat.Heartbeat(store.settings, liveness, "a@here", {"started": "1"})
+    database: Any = beating._database
+    write = database.ask
+    monkeypatch.setattr(database, "ask", ask)
+    beating.start()
+    eventually(lambda: Heartbeats.read(store).workers)
+    asked[-1] = True
+    eventually(lambda: asked[-3:] == [True] * 3)
+    [before] = Heartbeats.read(store).workers
+    count = len(asked)
+    eventually(lambda: len(asked) > count + 3)
+    assert [worker.seen_at for worker in Heartbeats.read(store).workers] == [before.seen_at]
+    assert database.engine.pool.checkedin() == 0, "a process that the pool forks would share it"
+    signals.worker_shutdown.send(sender=None)
+    assert Heartbeats.read(store).workers == []
 
 
 def test_a_forked_process_does_not_write_its_parents_counts(counters: Counters, rows: Rows) -> None:

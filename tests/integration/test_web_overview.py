@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import socket
+import sys
 import threading
 from contextlib import closing
 from html import unescape
@@ -77,7 +78,7 @@ class TestStart:
         assert "Copy Then outbox-tasks redrive, edit or discard." in dead_letter  # that is for people
         for where in ("/doctor", "/errors?destination=orders", "/destinations/mails"):
             assert f'</span> <a href="{where}">' in html
-        assert "<title>(3) Outbox" in html
+        assert ("<title>(3) Outbox" in html, 'data-label="running"' in html) == (True, False)
         assert html.index("dead letter") < html.index("<h2>Destinations")
         first = re.findall(r'<th scope="row" data-label="destination"><a href="([^"]*)"', html)
         assert first[:2] == ["/destinations/mails", "/destinations/orders"]
@@ -196,6 +197,7 @@ def test_of_workers_those_in_trouble_come_first(visit: Visit, rows: Rows) -> Non
     html, text = (browser := visit()).read("/workers"), browser.text("/workers")
     assert text.index("z@lost ✗ lost") < text.index("m@twice ! shares its name") < text.index("a@here ✓ alive")
     assert "7 singles and 2 drains in 0.5 s, held back" in text
+    assert 'data-label="running"' in browser.read("/")
     assert 'href="/messages?destination=orders&amp;state=running">2 of orders</a>' in html
 
 
@@ -301,3 +303,5 @@ def test_it_warns_of_who_can_read_and_says_that_its_port_is_taken(
     begun = command("web", "--host", host, "--port", "0")
     assert (begun.exit_code, "others can read the passwords" in begun.stderr) == (0, warns)
     assert re.fullmatch(rf"The page is at http://{address}:\d+/\n", begun.stdout)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "pip install 'outbox-tasks[web]'" in command("web").stderr

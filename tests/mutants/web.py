@@ -48,6 +48,6 @@ FAULTS = [
         "The keys of one destination are shown for another."),
     Fault(f"{WEB}/overview.py", 'f"sends to {name} {width}"', 'f"sends to {name}"', f"{OVERVIEW}::TestDestination",
         "The chart of a day is that of an hour."),
-    Fault(f"{WEB}/page.py", "            if not self._read_only:\n                shared.acts.start()",
-        "            shared.acts.start()", "tests/integration/test_web_acts.py", "A read-only page goes on with acts."),
+    Fault(f"{WEB}/page.py", "        if not self._read_only:\n            shared.acts.start()",
+        "        shared.acts.start()", "tests/integration/test_web_acts.py", "A read-only page goes on with acts."),
 ]  # fmt: skip
