@@ -94,7 +94,7 @@ class EmbeddedServer(ABC):
     def directory(self) -> Path:
         """Where its data are."""
         if self._kept is not None:
-            self._kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._kept.mkdir(parents=True, exist_ok=True)
             return self._kept
         if self._temporary is None:
             self._temporary = TemporaryDirectory(prefix=f"outbox-{self.name.lower()}-", ignore_cleanup_errors=True)
@@ -198,7 +198,7 @@ class EmbeddedPostgres(EmbeddedServer):
         # Renamed at the end: an initdb that was killed leaves nothing that looks complete.
         unfinished = data.with_name("data.new")
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(mode=0o700, parents=True)
+        unfinished.mkdir(parents=True)
         password.touch(0o600)
         password.write_text(secrets.token_hex(16))
         if self._user is not None:
@@ -246,13 +246,7 @@ class EmbeddedValkey(EmbeddedServer):
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     def _start_child(self, port: int, log: Path) -> Child:
-        options = {
-            "bind": LOOPBACK, "port": str(port), "dir": str(self.directory), "save": "", "appendonly": "no",
-            "maxmemory-policy": "noeviction", "loglevel": "notice",
-        }  # fmt: skip
-        argv = [str(valkey_server())]
-        for option, value in options.items():
-            argv += [f"--{option}", value]
+        argv = [str(valkey_server()), "--bind", LOOPBACK, "--port", str(port), "--save", ""]
         return Child.start(self.name, argv, log=log, cwd=self.directory)
 
     def _is_ready(self, child: Child, port: int) -> bool:

@@ -121,12 +121,8 @@ class Counters:
             if own.timer is None:
                 timer = threading.Timer(wait, self._flush_in_time)
                 timer.name, timer.daemon = "outbox-counters", True
-                try:
-                    timer.start()
-                except RuntimeError as error:  # the process is ending
-                    log.debug("the last counts are lost: %s", error)
-                else:
-                    own.timer = timer  # only now: a time limit may interrupt the start
+                timer.start()
+                own.timer = timer  # only now: a time limit may interrupt the start
 
     def _flush_in_time(self) -> None:
         if not self.flush():

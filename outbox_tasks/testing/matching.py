@@ -34,12 +34,10 @@ class Wanted:
         """In what a message of this name differs from the wanted one."""
         if self.is_task and (task := message.task):
             return _compared("", self.facts, {"args": task.args, "kwargs": task.kwargs, "queue": task.queue})
-        payload: Any = message.payload
-        if not isinstance(self.facts.get("payload"), bytes):
-            try:
-                payload = message.json
-            except ValueError:
-                payload = message.text
+        try:
+            payload = message.json
+        except ValueError:
+            payload = message.text
         fields = payload if isinstance(payload, Mapping) else {}
         others = {"payload": payload, "key": message.key, "to": message.destination, "headers": message.headers}
         return _compared("", self.facts, {**fields, **others})

@@ -91,5 +91,5 @@ def _task(body: bytes, envelope: TaskMessage) -> StoredTask:
     encoding = envelope.content_encoding
     message = CeleryMessage(body, content_type=kind, content_encoding=encoding, headers=headers, accept={kind})
     args, kwargs, _ = message.decode()
-    queues = [described["queue"]["name"] for described in envelope.declare if "queue" in described]
-    return StoredTask(headers["task"], headers["id"], [*args], kwargs, [*queues, envelope.routing_key][0], headers)
+    queue, *_ = (described["queue"]["name"] for described in envelope.declare if "queue" in described)
+    return StoredTask(headers["task"], headers["id"], [*args], kwargs, queue, headers)

@@ -36,14 +36,14 @@ async def form_of(request: Request) -> Fields:
     if len(size) > 12 or int(size) > FORM_BYTES:
         raise HTTPException(413, f"This form is too long: it may have {FORM_BYTES:,} bytes.")
     _check_origin(request)
-    return fields_of((await request.form(max_fields=1000, max_part_size=FORM_BYTES)).multi_items())
+    return fields_of((await request.form()).multi_items())
 
 
 def _check_origin(request: Request) -> None:
     """By Sec-Fetch-Site, which browsers send to HTTPS and localhost; or else by Origin, which comes with each form."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "")
     if site is None:
-        is_own = origin.lower().partition("://")[2] == request.headers.get("host", "").lower()
+        is_own = origin.partition("://")[2] == request.headers.get("host", "")
     else:
         is_own = site in ("same-origin", "none")
     if not is_own:

@@ -60,8 +60,7 @@ class Looks:
             self._answers = {name: answer for name, answer in self._answers.items() if not name.startswith(prefix)}
 
     def _keep(self, name: str, answer: _Answer) -> None:
-        """Add an answer. Those that have expired go, and then those that expire first."""
+        """Add an answer. Those that have expired go, and then those that were added first."""
         now = time.monotonic()
         kept = [pair for pair in self._answers.items() if pair[1].expires_at >= now and pair[0] != name]
-        kept.sort(key=lambda pair: pair[1].expires_at)
         self._answers = {**dict(kept[1 - ANSWERS_KEPT :]), name: answer}

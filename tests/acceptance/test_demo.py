@@ -24,12 +24,13 @@ ORDERS = 300
 def test_every_committed_order_arrives_and_none_that_was_rolled_back(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
+    (tmp_path / "outbox.toml").write_text('database_schema = "elsewhere"')
     # Settings that are not meant for the demo, and a broker that Celery would prefer.
     others = {"OUTBOX_SINGLES": "7", "OUTBOX_DATABASE_SCHEMA": "nowhere", "CELERY_BROKER_URL": "redis://nowhere"}
     argv = [sys.executable, "-m", "outbox_tasks", "demo", "--json", "--orders", str(ORDERS)]
     family: set[psutil.Process] = set()
     with (tmp_path / "out").open("w") as out:
-        demo = subprocess.Popen(argv, stdout=out, env={**os.environ, "TMPDIR": str(temporary), **others})
+        demo = subprocess.Popen(argv, stdout=out, cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary), **others})
         while demo.poll() is None:
             family |= {*psutil.Process(demo.pid).children(recursive=True)}
             time.sleep(0.25)

@@ -109,13 +109,6 @@ def test_a_warning_that_becomes_an_error_is_told_once_and_after_its_end_it_is_a_
     assert [row.severity for row in known(database, 9)] == ["warning"]
 
 
-def test_one_that_comes_and_goes_does_not_tell_all_day(database: Database, later: Later) -> None:
-    told(database, problem("breaker_open"))
-    for _ in range(3):
-        later(QUIET_SECONDS / 2)
-        assert told(database) == told(database, problem("breaker_open")) == []
-
-
 def test_what_follows_from_another_is_not_told_and_not_over_either(database: Database, later: Later) -> None:
     assert told(database, problem("stale")) == [("stale", "open")]
     later(QUIET_SECONDS + 1)
@@ -240,6 +233,7 @@ def test_a_cluster_tells_each_change_once_through_a_failed_post_an_end_and_witho
         assert over["lasted"] > 0
         workers[1].stop()
     assert dead
+    assert "An alert could not be posted to" in caplog.text
     assert (heard.count("broker_away"), heard.count("dead_letters"), heard.count("nothing")) == (1, 3, 0)
 
 
@@ -261,10 +255,10 @@ class TestTheWebhook:
         login = b64encode(b"anna:a long password")
         named = web.url.replace("://", "://anna:a%20long%20password@")
         for status, answer in ((302, f"no_such_hook /{web.secret}".encode()), (401, b"not Basic " + login)):
-            web.status, web.answer = status, answer
+            web.status, web.answer = status, answer + b" x" * 5_000
             with pytest.raises(WebhookFailed, match=f"HTTP {status} (no_such_hook|not Basic \\*\\*\\*)") as failure:
                 alerts.post(named, {})
-            assert web.secret not in str(failure.value)
+            assert (web.secret in str(failure.value), len(str(failure.value)) < 500) == (False, True)
             assert login.decode() not in str(failure.value)
         assert web.tries == 2, "it followed to where it was sent"
         web.hang = True

@@ -18,6 +18,7 @@ from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Buried
 from outbox_tasks.signals import claimed, settled
 from outbox_tasks.telemetry import counters as module
 from outbox_tasks.telemetry import heartbeat
@@ -102,10 +103,12 @@ def test_a_claim_of_this_app_leaves_its_facts(counters: Counters, app: Celery, s
         settled.send(sender=other, destination="orders", lease="x", verdicts=verdicts, seconds=0.1)
     assert counters.flush()
     assert (counted(rows), Heartbeats.read(store).last) == ({}, {})
-    tally = Tally(singles=7, drains=2, held_back=True, queued=300)
+    buried = [Buried(str(number), "a", f"typo{number}", None, "nobody knows it") for number in range(3)]
+    tally = Tally(singles=7, drains=2, held_back=True, queued=300, buried=buried)
     tally.expired["orders", "lease_expired"] = 4
     claimed.send(sender=app, tally=tally, seconds=0.25)
     assert counters.flush()
+    assert counted(rows) == {("", "dead"): 3, ("orders", "lease_expired"): 4}
     claim = Heartbeats.read(store).last["claim"].facts
     assert (claim["claimed"], claim["drains"], claim["held_back"]) == (7, 2, True)
     assert (claim["waiting"], claim["seconds"]) == (300, 0.25)

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -21,11 +22,13 @@ import pytest
 import redis
 
 from outbox_tasks.local import binaries, servers
+from outbox_tasks.local import up as up_command
 from outbox_tasks.local.errors import HasEnded, NotStarted, ServerNotInstalled
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.processes import Child, Group, signals_as_ctrl_c
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
-from tests.conftest import eventually
+from outbox_tasks.local.up import Servers
+from tests.conftest import MakeSettings, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 README_SQL = next(
@@ -59,15 +62,15 @@ class TestChild:
         self, tmp_path: Path, name: str | None
     ) -> None:
         log = tmp_path / name if name else None
-        argv = ["/bin/sh", "-c", "echo one; echo $WHAT >&2; printf thr; read x < fifo; echo ee"]
+        argv = ["/bin/sh", "-c", "echo öne; echo $HOME >&2; printf thr; read x < fifo; echo ee"]
         os.mkfifo(tmp_path / "fifo")
-        with Child.start("talker", argv, env={"WHAT": "two"}, log=log, cwd=tmp_path) as child:
+        with Child.start("talker", argv, env={"HOME": "two"}, log=log, cwd=tmp_path) as child:
             child.wait_for("thr", 60)
-            assert list(child.new_lines()) == ["one", "two"], "the third is not whole"
+            assert list(child.new_lines()) == ["öne", "two"], "the third is not whole"
             (tmp_path / "fifo").write_text("go on")
             assert child.wait(60) == 0
         assert list(child.new_lines()) == ["three"]
-        assert (child.tail(), child.tail(1)) == ("one\ntwo\nthree", "three")
+        assert (child.tail(), child.tail(1)) == ("öne\ntwo\nthree", "three")
         path = child.log
         assert path.stat().st_mode & 0o777 == 0o600, "nobody else may read it"
         del child
@@ -80,6 +83,7 @@ class TestChild:
         child.check()
         assert os.getsid(child.pid) == child.pid != os.getsid(0)
         assert child.stop() == 7
+        assert child._watcher.poll() == 0, "it would end a group that is somebody else's by then"
         with pytest.raises(HasEnded, match="polite has ended by itself, with exit code 7"):
             child.check()
         monkeypatch.delattr(os, "killpg")  # the number of its group may be somebody else's by now
@@ -130,7 +134,7 @@ def test_the_last_started_is_stopped_first_and_an_exception_stops_all(tmp_path: 
     assert not any(child.alive for child in group), "an exception on the way ends the rest"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_asks_us_to_end_is_a_ctrl_c(number: signal.Signals) -> None:
     def harmless(*_: object) -> None:
         """Without it a mistake would end pytest."""
@@ -175,6 +179,8 @@ def test_a_server_keeps_its_address_when_it_is_killed_and_leaves_nothing(kind: t
     with kind() as server:
         url, first = server.url, server.pid
         assert answers(server)
+        sockets = psutil.Process(server.pid).net_connections("tcp")
+        assert {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
         server.start()
         assert server.pid == first, "a second start() does nothing"
         server.kill()
@@ -189,9 +195,8 @@ def test_a_server_keeps_its_address_when_it_is_killed_and_leaves_nothing(kind: t
 
 def test_a_server_that_is_started_again_waits_for_its_own_address_and_is_empty() -> None:
     with EmbeddedValkey() as server, redis.Redis.from_url(server.url) as client:
-        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         client.set("a", 1)
-        server.kill()
+        server.child.stop()
         somebody = socket.create_server(("127.0.0.1", server.port))
         threading.Timer(0.5, somebody.close).start()
         server.start()
@@ -212,14 +217,21 @@ def test_postgresql_is_durable_asks_for_a_password_and_keeps_its_data_and_addres
         with pytest.raises(psycopg.OperationalError, match="password"):
             psycopg.connect(url, password="guess")
         server.kill()
-    with EmbeddedPostgres(used) as server, psycopg.connect(url) as connection:
+    with EmbeddedPostgres(used) as server, closing(psycopg.connect(url)) as connection:
         assert server.url == url
         connection.execute("SELECT FROM kept")
+        assert server.child.stop() == 0, "it does not wait for clients"
+    assert (used / "postgres/password").stat().st_mode & 0o777 == 0o600
 
 
-def test_another_port_is_taken_if_the_remembered_one_is_not_free(used: Path) -> None:
+def test_another_port_is_taken_if_the_remembered_one_is_not_free(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedValkey() as other:
         assert free_port(other.port) != other.port
+        second = EmbeddedValkey()
+        second._port = other.port
+        monkeypatch.setattr(servers, "RETRY_SECONDS", 0.0)
+        with pytest.raises(NotStarted, match="in use"):
+            second.start()  # another one answers there
         (used / "postgresql.port").write_text(str(other.port))
         with EmbeddedPostgres(used) as server:
             assert server.port != other.port
@@ -251,18 +263,21 @@ def test_for_root_postgresql_runs_as_somebody_else(
     tmp_path.chmod(0o700)  # nobody else can enter, and this must not change
     assert not binaries.reachable(tmp_path / "file")
     monkeypatch.setattr(servers, "reachable", lambda path: reachable)
+    usual = os.umask(0o077)
     (tmp_path / "given/postgres/data.new/base").mkdir(parents=True)  # an initdb was killed here
     with EmbeddedPostgres(tmp_path / "given") as server:
-        process = psutil.Process(server.pid)
+        os.umask(usual)
+        process, program = psutil.Process(server.pid), psutil.Process(server.pid).exe()
         assert process.uids().real != 0
-        assert ("outbox-install-" in process.exe()) is not reachable
+        assert ("outbox-install-" in program) is not reachable
         assert tmp_path.stat().st_mode & 0o777 == 0o700
         with psycopg.connect(server.url) as connection:
             connection.execute("CREATE EXTENSION hstore")  # read from the install's share and lib
+    assert Path(program).exists() is reachable
 
 
 class TestUp:
-    def test_it_relays_until_it_is_stopped_and_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_it_relays_until_a_worker_is_lost_and_leaves_nothing(self, tmp_path: Path) -> None:
         with up(tmp_path) as running_up:
             lines = read_until(running_up, "Ctrl-C stops everything")
             exports = exported(lines)
@@ -273,10 +288,13 @@ class TestUp:
             with redis.Redis.from_url(exports["OUTBOX_BROKER_URL"].removesuffix("/0") + "/1") as client:
                 eventually(lambda: client.xlen("orders") == 1)
             assert not [line for line in read_until(running_up, "claimed 1 singles") if "failed" in line]
+            password = str(urlsplit(exports["OUTBOX_DATABASE_URL"]).password)
+            assert sum(password in line for line in lines) == 1, "only where it is exported"
             pids = family(running_up.pid)
-            running_up.send_signal(signal.SIGTERM)
-            read_until(running_up, "All is stopped.")
-            assert running_up.wait(60) == 0
+            claiming = [process for pid in pids if "claim@%h" in (process := psutil.Process(pid)).cmdline()]
+            claiming[0].kill()
+            read_until(running_up, "claim has ended by itself, with exit code -9")
+            assert running_up.wait(60) == 1
         eventually(lambda: not any(map(running, pids)))
 
     def test_without_a_relay_it_starts_the_servers_which_stay_in_their_directory_until_one_is_lost(
@@ -286,6 +304,7 @@ class TestUp:
             exports = exported(read_until(first, "Ctrl-C stops everything"))
             assert set(exports) == {"OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL"}
             first.send_signal(signal.SIGTERM)
+            read_until(first, "All is stopped.")
             assert first.wait(60) == 0
         with up(tmp_path, "--no-relay") as second:
             again = exported(read_until(second, "Ctrl-C stops everything"))
@@ -294,6 +313,23 @@ class TestUp:
             next(process for process in processes if "postgres" in process.name()).kill()
             read_until(second, "PostgreSQL has ended by itself, with exit code -9")
             assert second.wait(60) == 1
+
+    def test_it_says_how_one_signs_in_and_what_is_not_installed(
+        self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        users = settings(web_users={"anna": {"password": "a long password"}})
+        shown = Servers(ExitStack(), users, None)
+        shown.exports["OUTBOX_BROKER_URL"] = "redis://h:1/0"
+        shown.offer_example()
+        assert "OUTBOX_DESTINATIONS" not in shown.exports, "there are destinations"
+        monkeypatch.setenv("OUTBOX_FLOWER_PASSWORD", "petals")
+        [page], [flower] = up_command._web(shown, users), up_command._flower(shown)
+        assert (page.env, flower.env) == ({}, {"FLOWER_BASIC_AUTH": "outbox:petals"})
+        assert shown.addresses["Page"].endswith("  with a password of web_users")
+        monkeypatch.setattr(up_command, "find_spec", lambda name: None)
+        assert up_command._web(shown, users) == up_command._flower(shown) == []
+        for extra, name in (("web", "Page"), ("flower", "Flower")):
+            assert shown.addresses[name] == f"is not installed: pip install 'outbox-tasks[{extra}]'"
 
 
 def answers(server: EmbeddedServer) -> bool:
@@ -310,7 +346,7 @@ def up(directory: Path, *options: str) -> subprocess.Popen[str]:
     argv = [sys.executable, "-m", "outbox_tasks", "up", "--directory", str(directory), "--publishers", "1", *options]
     return subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OUTBOX_MONITOR_PORT": str(free_port())},
     )  # fmt: skip
 
 

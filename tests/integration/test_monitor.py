@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -30,14 +30,12 @@ from outbox_tasks.local.processes import Child
 from outbox_tasks.local.relay import outbox_tasks_argv
 from outbox_tasks.operating import limits
 from outbox_tasks.operating.problems import Connections, examine
-from outbox_tasks.relay.claim import Pace, claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 from outbox_tasks.telemetry.monitor import Monitor, MonitorStep, of_worker, standalone
 from outbox_tasks.worker.resources import Resources
-from tests.claims import keep_house
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.exposed import ROOT, Described, Samples, described, documented, samples
 from tests.integration.conftest import environment
@@ -115,7 +113,7 @@ def test_a_page_that_fails_is_an_error_without_its_text(settings: MakeSettings) 
     def broken(*_: Any) -> Any:
         raise RuntimeError("secret")
 
-    with answering(settings(), {"/metrics": broken}) as client:
+    with answering(settings(monitor_host="::1"), {"/metrics": broken}) as client:
         answer = client.get("/metrics")
     assert (answer.status_code, "secret" in answer.text) == (500, False)
 
@@ -141,8 +139,6 @@ def test_a_port_that_is_taken_is_an_error_at_the_start_and_a_forked_process_free
 
 RULES = ROOT / "examples" / "monitoring" / "alert-rules.yml"
 DASHBOARD = ROOT / "examples" / "monitoring" / "grafana-dashboard.json"
-
-LEASE = UUID(int=7)
 
 
 @pytest.fixture
@@ -198,27 +194,12 @@ def test_messages_workers_and_problems_are_counted(busy: Store, rows: Rows) -> N
     assert 90 <= oldest["orders"] < 150
     assert oldest["mails"] == 0  # what waits behind a dead message is not due
     assert found["outbox_workers"] == [({}, 1)]  # those that are alive
+    names = ("outbox_feed_copied", "outbox_feed_waiting", "outbox_feed_oldest_seconds")
+    assert [by(found, name, "feed") for name in names] == [{"eu": 0}, {"eu": 1}, {"eu": pytest.approx(5, abs=60)}]
     problems = [(labels["code"], labels["which"], labels["severity"]) for labels, _ in found["outbox_problem"]]
     assert problems == [(each.code, each.which, each.severity) for each in examine(busy.settings).problems]
     counts = by(found, "outbox_problems", "severity")
     assert (counts.keys(), sum(counts.values())) == ({"error", "warning", "note"}, len(problems))
-
-
-def test_a_claim_tells_of_leases_that_ran_out_and_why(store: Store, rows: Rows) -> None:
-    causes: list[tuple[dict[str, object], str | None]] = [
-        ({}, None),
-        ({"lease": LEASE, "locked_by": "worker-1"}, "lease_expired"),
-        ({"lease": LEASE, "locked_by": "worker-1", "last_error_code": "timeout", "attempts": 1}, "lease_expired"),
-        ({"lease": LEASE, "begun": True, "attempts": 1, "key": "k"}, "unsettled"),
-        # It was given back since then: that is told once.
-        ({"last_error_code": "unsettled", "attempts": 1}, None),
-    ]
-    for columns, cause in causes:
-        rows.clear()
-        rows.insert(1, **columns)
-        keep_house(store)  # at once, and not as seldom as a claim does
-        tally = claim(store, lambda singles, drains: None, lambda: 0, Pace())
-        assert tally.expired == ({} if cause is None else {("orders", cause): 1}), columns
 
 
 def of_workers() -> Described:

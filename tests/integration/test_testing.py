@@ -29,7 +29,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.testing.store import ProbeMisused, ProbeStore
-from tests.conftest import MakeSettings, Rows, make_tables
+from tests.conftest import MakeSettings, Rows, eventually, make_tables
 from tests.integration.acting import acted
 from tests.integration.own_database import own_database
 
@@ -41,10 +41,10 @@ Publish = Callable[..., UUID]
 def own_settings(settings: MakeSettings) -> Settings:
     destinations = {
         "orders": {"url": MEMORY, "rate_limit": 0.001, "on_dead": "block"},
-        "audit": {"url": MEMORY, "max_attempts": 3},
+        "audit": {"url": MEMORY, "max_attempts": 12},
         "tasks": {"url": "celery://?accept=json,pickle"},
     }
-    routes = {"order.*": ["orders"], "audited.*": ["orders", "audit"]}
+    routes = {"order.*": ["orders"], "audited.*": ["audit", "orders"]}
     return settings(nudge=False, destinations=destinations, routes=routes)
 
 
@@ -111,7 +111,7 @@ class TestPublished:
         assert find("order.cr*", id=42).id == id
         assert find("order.created", customer={"id": customer}, lines=[{"sku": "a"}]).id == id
         assert find(key="k", to="orders", headers={"tenant": "t1"}).id == id
-        assert find("order.paid", payload="plain") == find("order.paid", payload=b"plain")
+        assert find("order.paid", payload="plain").payload == b"plain"
         assert find(id=pytest.approx(42.0, abs=0.1)).id == id
         unlike: list[dict[str, Any]] = [
             {"id": 43}, {"lines": []}, {"key": "other"}, {"to": "audit"}, {"headers": {"tenant": "t2"}},
@@ -128,6 +128,8 @@ class TestPublished:
             later.assert_not_published()
             publish("order.paid")
             assert [message.event_type for message in later.published] == ["order.paid"]
+        pool: Any = later._store.engine.pool
+        assert pool.checkedin() == 0
         assert len(outbox.published) == 2
 
     def test_tables_are_made_where_they_are_missing(self, own_settings: Settings) -> None:
@@ -158,16 +160,19 @@ class TestFailuresRead:
             "       - to is 'orders', not 'audit'\n"
             """   2 mail.sent → audit  {"to":"ada"}  (scheduled)"""
         )
+        outbox.assert_published("mail.sent", to="audit")
 
     def test_too_many(self, outbox: OutboxProbe, publish: Publish) -> None:
         publish()
         publish(payload={"id": 43, "text": "x" * 300})
+        publish("order.scanned", b"\xff")
         text = refusal(outbox.assert_published, "order.created", times=1)
         assert text.splitlines()[0] == "assert_published('order.created'): 1 expected, 2 found."
         text = refusal(outbox.assert_not_published, "order.created", id=43)
         assert text.splitlines()[0] == "assert_not_published('order.created', id=43): none expected, 1 found."
         shown = '{"id":43,"text":"' + "x" * 183
         assert f"*  2 order.created → orders  {shown}… (319 characters)" in text.splitlines()
+        assert text.endswith("order.scanned → orders  \ufffd")
 
 
 class TestTasks:
@@ -259,7 +264,12 @@ class TestDrain:
     def test_it_delivers_in_memory_in_the_order_of_the_writes(
         self, outbox: OutboxProbe, publish: Publish, rows: Rows
     ) -> None:
-        ids = [publish(payload={"id": n}, key=f"order:{n % 3}" if n % 2 else None) for n in range(20)]
+        soon = {5: {"delay": 0.3}}
+        ids = [
+            publish(payload={"id": n}, key=f"order:{n % 3}" if n % 2 else None, **soon.get(n, {})) for n in range(20)
+        ]
+        late: Any = outbox.published[5]
+        eventually(lambda: late.due < datetime.now(UTC))
         delivered = outbox.drain()
         assert [message.id for message in delivered] == ids
         assert {(message.state, message.attempts) for message in delivered} == {("sent", 1)}
@@ -297,26 +307,32 @@ class TestDrain:
 
     def test_it_refuses_beside_a_relay(self, own_settings: Settings, outbox: OutboxProbe, publish: Publish) -> None:
         publish()
-        relay = Store.connect(own_settings)
+        nearby = str(own_settings.database_url).rpartition("/")[0] + "/postgres"
+        relay, another = Store.connect(own_settings), Store.connect(own_settings.replace(database_url=nearby))
         try:
+            another.query("SELECT 1")
+            assert len(outbox.drain()) == 1
+            publish()
             relay.check_version()
             with pytest.raises(ProbeMisused, match=r"A relay is connected to the database of this test \(server pro"):
                 outbox.drain()
         finally:
             relay.close()
-        assert outbox.published[0].state == "pending"
+            another.close()
+        assert outbox.published[1].state == "pending"
 
     def test_what_is_not_to_be_sent_is_left(
         self, own_settings: Settings, outbox: OutboxProbe, publish: Publish, engine: Engine, schema: str
     ) -> None:
         publish("order.paused", to="audit")
         publish("order.late", key="a", delay=3600)
+        publish("order.later", delay=3600)
         publish("order.behind", key="a")
         pause = f"INSERT INTO {schema}.outbox_destinations (name, paused_at) VALUES ('audit', now())"
         with engine.begin() as connection:
             connection.exec_driver_sql(pause)
         assert outbox.drain() == []
-        assert [message.state for message in outbox.published] == ["pending", "scheduled", "pending"]
+        assert [message.state for message in outbox.published] == ["pending", "scheduled", "scheduled", "pending"]
         outbox.fail("orders", Outcome.retry("slow down", "no", retry_after=600))
         first, second = publish("order.slow", key="b"), publish("order.behind", key="b")
         assert outbox.drain() == []
@@ -327,7 +343,7 @@ class TestFail:
     @pytest.mark.parametrize(
         ("answer", "state", "attempts", "code"),
         [
-            (Outcome.retry("busy", "no"), "dead", 3, "busy"),
+            (Outcome.retry("busy", "no"), "dead", 12, "busy"),
             (PermanentError("no", code="never"), "dead", 1, "never"),
             (Outcome.retry("busy", "no", retry_after=600), "retrying", 1, "busy"),
             (Outcome.outage("away", "no"), "retrying", 1, "away"),
@@ -337,7 +353,7 @@ class TestFail:
     def test_every_answer_means_what_it_means_to_the_relay(
         self, outbox: OutboxProbe, publish: Publish, answer: Any, state: str, attempts: int, code: str
     ) -> None:
-        publish("audited.login")
+        publish("audited.login", key="k")
         outbox.fail("audit", answer, times=None)
         assert [message.destination for message in outbox.drain()] == ["orders"]
         message = outbox.assert_published("audited.login", to="audit")
@@ -355,6 +371,7 @@ class TestFail:
         assert [message.event_type for message in outbox.drain()] == ["order.created"]
         paid = outbox.assert_published("order.paid")
         assert (paid.state, paid.attempts, paid.error_code) == ("dead", 3, "second")
+        assert "(dead, second)" in str(paid)
         with pytest.raises(ProbeMisused, match=r"'ordres' is not a configured .* Known: audit, orders, tasks"):
             outbox.fail("ordres")
 

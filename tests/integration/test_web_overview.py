@@ -95,7 +95,7 @@ class TestStart:
         found = browser.read("/", find="ANT-12")
         assert len(re.findall('data-label="destination"><a', found)) == 10
         assert "No destination has this in its name." in browser.read("/", find="nowhere")
-        assert visit(destinations={}).get("/").status_code == 200
+        assert [visit(destinations={}).get(path).status_code for path in ("/", "/workers")] == [200, 200]
 
     def test_it_costs_so_many_round_trips_for_all_who_watch(self, visit: Visit, rows: Rows) -> None:
         dead(rows, 3, key="k")

@@ -4,20 +4,15 @@ from tests.mutants import Fault
 
 ROOM = "outbox_tasks/telemetry"
 ALERTS, COUNTERS = "tests/integration/test_alerts.py", "tests/integration/test_counters.py"
-METRICS, LOGS = "tests/unit/test_metrics.py", "tests/unit/test_shown.py"
+LOGS = "tests/unit/test_shown.py"
 COMPARE = "outbox_tasks/database/sql/alert/compare.sql"
 
 FAULTS = [
-    Fault(f"{ROOM}/counters.py", "counts.clear()", "pass", COUNTERS, "counts are written twice after a failure"),
     Fault(f"{ROOM}/counters.py", "own.runs = runs | own.runs", "own.runs = own.runs | runs", COUNTERS,
           "an older report of a run hides the newer one"),
-    Fault(f"{ROOM}/counters.py", "if any(verdict.step is not Step.STALE for verdict in verdicts):", "if verdicts:",
-          COUNTERS, "a lease that was lost counts as a send: nobody sees that none is sent"),
     Fault(f"{ROOM}/counters.py", "settled.connect(self._count_settled, sender=app,", "settled.connect("
           "self._count_settled, sender=None,", "tests/integration/test_counters.py",
           "the sends of another app count as the relay's"),
-    Fault(f"{ROOM}/alerts.py", "return {**facts, **texts,", "return {**facts,", ALERTS,
-          "a text that the database can't store stops all alerts"),
     Fault(f"{ROOM}/alerts.py", "build_opener(_NoRedirect)", "build_opener()", ALERTS,
           "alerts follow a webhook to where it says"),
     Fault(f"{ROOM}/alerts.py", "reason.replace(basic, STARS) if basic else reason", "reason", ALERTS,
@@ -30,19 +25,12 @@ FAULTS = [
           "a problem is over when another one explains it"),
     Fault("outbox_tasks/database/sql/alert/posted.sql", " AND a.told_at <= :told_at::timestamptz", "", ALERTS,
           "what was told during a post is not posted"),
-    Fault(f"{ROOM}/metrics/workers.py", "LOST if verdict.step is Step.STALE and verdict.sent else",
-          "LOST if verdict.step is Step.STALE else", METRICS, "what was never sent counts as lost"),
-    Fault(f"{ROOM}/metrics/workers.py", "if file.stat().st_size]", "]", METRICS, "a killed process stops all scrapes"),
     Fault(f"{ROOM}/logs.py", "safe = copy.copy(record)", "safe = record", LOGS,
           "other handlers of a record lose its arguments"),
     Fault(f"{ROOM}/logs.py", 'line["exception"] = without_secrets(self.formatException(record.exc_info))',
           'line["exception"] = self.formatException(record.exc_info)', LOGS, "a traceback shows a password"),
-    Fault(f"{ROOM}/monitor.py", "(not liveness.connected and refuses(resources.app))", "not liveness.connected",
-          "tests/integration/test_monitor.py", "a worker that hangs without its broker is never started anew"),
     Fault(COMPARE, "CASE WHEN a.over_at IS NULL THEN a.since ELSE excluded.since END", "a.since", ALERTS,
           "a problem that comes again has lasted since it came first"),
     Fault(f"{ROOM}/alerts.py", "if basic else reason, url)", "if basic else reason)", ALERTS,
           "the log shows the secret of a webhook that its answer quotes"),
-    Fault(f"{ROOM}/counters.py", "            self._write_in(5 * WRITTEN_AFTER_SECONDS)", "            pass", COUNTERS,
-          "the last counts before a failure are not written"),
 ]  # fmt: skip

@@ -179,6 +179,7 @@ def test_an_application_may_import_the_client_first_and_counts_begin_at_zero(tmp
     found = fresh(count_late, tmp_path)
     outcomes = by(found, "outbox_messages_total", "outcome")
     assert (outcomes["sent"], outcomes["dead"]) == (1, 0)
+    assert by(found, "outbox_keys_blocked_total", "destination") == {"orders": 0}
 
 
 def begin_and_leave() -> tuple[list[str], list[str]]:
@@ -217,7 +218,6 @@ def start(**values):
     app = Celery("counted")
     metrics.connect(Resources(app, Settings(**values)))
     signals.worker_init.send(sender=type("Worker", (), {"app": app}))
-    signals.worker_process_init.send(sender=None)
 
 start()
 assert "prometheus_client" not in sys.modules

@@ -153,6 +153,7 @@ def test_no_line_of_the_relays_own_processes_does() -> None:
     line = Json().format(record)
     assert SECRET not in line
     assert json.loads(line)["message"] == "can't reach redis://***@h"
+    assert SECRET not in _text(logging.Formatter)("%(message)s").format(record)
 
 
 FORGED = "a\n[2030-01-02 03:04:05,678: ERROR/MainProcess] forged\r\u2028forged\x85forged\x9b31m\u202eforged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import threading
@@ -19,6 +20,7 @@ from starlette.responses import Response
 
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, WebMisused
 from outbox_tasks.web import Page, Person, Role, forms, render, routes, sign_in
+from outbox_tasks.web import page as web_page
 from outbox_tasks.web.looks import ANSWERS_KEPT, ERROR_SECONDS, Looks
 from outbox_tasks.web.routes import Route
 from outbox_tasks.web.visit import Visit
@@ -113,6 +115,8 @@ class TestWhoMayComeIn:
             other = Browser(page)
             other.cookies = browser.cookies
             assert other.get("/acts/new").status_code == status
+        of_another = sign(Browser(make_page("another one!")), password="another one!").headers["Set-Cookie"]
+        assert re.findall(r"outbox_\w+=", of_another) != [f"{name}=" for name in browser.cookies]
 
     def test_a_session_is_for_the_page_alone(self, page: Page) -> None:
         plain = sign(Browser(page, root_path="/out box")).headers["Set-Cookie"].lower()
@@ -150,7 +154,7 @@ class TestWhoMayComeIn:
         for number in range(sign_in.WRONG_OF_A_CLIENT):
             assert through(f"10.9.9.{number}, 2001:db8::{number}") == 401
         assert through("10.9.9.99, 2001:db8::99", PASSWORD) == 429
-        assert through("2001:db8:0:1::1", PASSWORD) == 303
+        assert through("10.9.9.99, 2001:db8:0:1::1", PASSWORD) == 303
         signed_in = Browser(page, **of("10.0.0.1"))
         assert sign(signed_in).status_code == 303
         statuses = [through(f"192.0.2.{number}") for number in range(40)]
@@ -246,6 +250,28 @@ class TestAnswers:
             assert (missing.status_code, re.search("<script>|data-again", missing.text)) == (404, None), path
         head = browser.ask("HEAD", "/static/style.css")
         assert (head.status_code, head.content, int(head.headers["Content-Length"]) > 500) == (200, b"", True)
+
+    def test_so_many_read_at_once(self, make_page: MakePage, monkeypatch: pytest.MonkeyPatch) -> None:
+        reading, most = [], []
+
+        def read(visit: Visit) -> Response:
+            reading.append(visit)
+            most.append(len(reading))
+            time.sleep(0.02)
+            reading.pop()
+            return visit.go("/")
+
+        monkeypatch.setattr(web_page, "READERS_AT_ONCE", 2)
+        monkeypatch.setattr(routes, "ROUTES", [Route("GET", "/read", Role.LOOK, read, without_tables=True)])
+        page = make_page(who=visitor)
+
+        async def watch() -> None:
+            transport, headers = httpx.ASGITransport(page.asgi), {"X-Person": "anna LOOK"}
+            async with httpx.AsyncClient(transport=transport, headers=headers) as client:
+                await asyncio.gather(*(client.get("http://page.example/read") for _ in range(6)))
+
+        asyncio.run(watch())
+        assert (len(most), max(most)) == (6, 2)
 
     def test_a_child_process_has_connections_and_looks_of_its_own(self, make_page: MakePage) -> None:
         page = make_page(who=visitor)

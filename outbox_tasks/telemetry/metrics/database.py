@@ -63,7 +63,7 @@ def _messages(destinations: Destinations, configured: Sequence[str]) -> list[Met
     rows = {(name, state): sum(each.states[state] for each in statuses)
             for name, statuses in by_name.items() for state in overview.STATES}  # fmt: skip
     due = {(name,): sum(each.due for each in statuses) for name, statuses in by_name.items()}
-    oldest = {(name,): max([each.oldest or 0.0 for each in statuses] or [0.0]) for name, statuses in by_name.items()}
+    oldest = {(name,): max(each.oldest or 0.0 for each in statuses) for name, statuses in by_name.items()}
     held_up = {(name,): sum(each.held_up for each in statuses) for name, statuses in by_name.items()}
     return [
         _gauge("outbox_rows", "Messages in a state.", [*to, "state"], rows),

@@ -138,7 +138,7 @@ class WorkerMetrics:
         if attempts := sum(verdict.sent or verdict.step in ARRIVED for verdict in verdicts):
             self.attempts.labels(destination).inc(attempts)
         if len(arrived) < len(verdicts):
-            failed = Count(each.code for each in verdicts if each.code is not None and each.step not in ARRIVED)
+            failed = Count(each.code for each in verdicts if each.code is not None)
             self._count_errors(destination, failed)
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:

@@ -1,9 +1,9 @@
 -- Takes the next message of a test singly, whatever other tests have left under its key. Messages of others stay as they are.
 --
--- since: the last number before the test; past: the last number that this drain has looked at; destinations: those that are
--- configured; token, holder, hold (seconds): of the lease. Returns the message's number and destination, or nothing. These are passed
--- over: a message whose time has not come, or whose destination is paused; one that stands behind another message of this test with
--- the same key, which waits or is a dead letter that blocks.
+-- since: the last number before the test; past: the last number that this drain has looked at; token, holder, hold (seconds): of the
+-- lease. Returns the message's number and destination, or nothing. These are passed over: a message whose time has not come, or whose
+-- destination is paused; one that stands behind another message of this test with the same key, which waits or is a dead letter that
+-- blocks.
 WITH place AS MATERIALIZED (
   SELECT p.seq, p.destination, m.key, p.due
   FROM (
@@ -14,10 +14,10 @@ WITH place AS MATERIALIZED (
 ), next AS MATERIALIZED (
   SELECT p.* FROM place p
   WHERE p.seq > :past::bigint AND p.due <= now()
-    AND p.destination = ANY (:destinations::text[]) AND NOT :schema.outbox_is_shut(p.destination)
+    AND NOT :schema.outbox_is_shut(p.destination)
     AND NOT EXISTS (SELECT FROM place b WHERE b.destination = p.destination AND b.key = p.key AND b.seq < p.seq)
     AND NOT EXISTS (SELECT FROM :schema.outbox_keys k WHERE k.destination = p.destination AND k.key = p.key
-                      AND k.first > :since AND (k.token IS NOT NULL OR k.due > now()))
+                      AND k.first > :since AND k.due > now())
   ORDER BY p.seq LIMIT 1
 ), taken AS (
   DELETE FROM :schema.outbox_ready r USING next WHERE r.seq = next.seq

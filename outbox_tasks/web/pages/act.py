@@ -87,9 +87,9 @@ def _preview(visit: Visit, choice: Choice, refused: str | None = None) -> Respon
         hidden={
             "action": choice.action,
             **({"id": choice.ids} if choice.ids else filters.query_of(choice.wanted)),
-            "until": visit.form_value("until") or (plan.until.isoformat() if plan else None),
+            "until": plan.until.isoformat() if plan else None,
             "total": None if outlook.more else outlook.count,
-            "token": visit.form_value("token") or str(uuid4()),
+            "token": str(uuid4()),
         },
         command=filters.command_line(choice.action, choice.wanted, choice.ids),
     )
@@ -176,7 +176,6 @@ def latest(visit: Visit) -> Response:
         "audit.html",
         acts=[(act, audit.deed(act), audit.facts_of(act), _path_of(act)) for act in shown],
         next=visit.url("/audit", before=shown[-1]["seq"]) if len(acts) > ROWS_SHOWN else None,
-        first=visit.url("/audit") if before else None,
     )
 
 
@@ -188,9 +187,9 @@ def _number_of(text: str) -> int | None:
 def _path_of(act: dict[str, Any]) -> str | None:
     """The page of the destination or the message that somebody acted on."""
     target = act["target"]
-    if act["action"] in ("pause", "resume"):
-        return f"/destinations/{target}"
-    try:
-        return f"/messages/{UUID(target)}" if target else None
-    except ValueError:
+    if not target:
         return None
+    try:
+        return f"/messages/{UUID(target)}"
+    except ValueError:
+        return f"/destinations/{target}"
