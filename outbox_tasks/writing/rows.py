@@ -104,7 +104,7 @@ def _missing(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _destinations(message: Message, settings: Settings) -> list[str]:
-    to = settings.routed(message.event_type) if message.to is None else message.to
+    to: Any = settings.routed(message.event_type) if message.to is None else message.to
     names = list(to) if isinstance(to, Iterable) and not isinstance(to, str) else [to]
     if not names:
         _refuse(message, "to", names, "names no destination")
