@@ -63,17 +63,15 @@ def drain_in_slot(
     listener: Listener,
     *,
     stop: Callable[[], bool] = lambda: False,
-) -> Drained | None:
+) -> Drained:
     """`drain` in a slot whose drain has begun, and free the slot. The drain ends after a batch if a person has lowered
-    the concurrency below the number of its slot. None: the number is above the concurrency already."""
+    the concurrency below the number of its slot."""
 
     def too_many() -> bool:
         most = store.limits.of(slot.destination).concurrency
         return most is not None and slot.number > most
 
     try:
-        if too_many():
-            return None
         return drain(store, publishers, slot.destination, listener, stop=lambda: stop() or too_many())
     finally:
         with suppress(DatabaseUnavailable):  # then the slot is free in a moment by itself

@@ -35,16 +35,11 @@ def send_all(
         for single in singles:
             if published := publish(store, publishers, single.destination, single.token, listener):
                 drained.steps[published.verdict.step] += 1
-        served = set[str]()
         for slot in slots:
-            # A slot that is not used is given back, so that workers may have it.
-            if stop() or slot.destination in served:
+            if stop():  # so that workers may have the slot
                 store.claims.end_drain(slot)
-                continue
-            served.add(slot.destination)
-            begun = store.claims.begin_drain(slot)
-            if begun and (part := drain_in_slot(store, publishers, begun, listener, stop=stop)):
-                drained.steps += part.steps
+            elif begun := store.claims.begin_drain(slot):
+                drained.steps += drain_in_slot(store, publishers, begun, listener, stop=stop).steps
 
     pace = Pace(store.settings.destinations)
     more_to_copy = _copy(store, stop)

@@ -64,9 +64,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
     }
 
 
-def make_app(settings: Settings | None = None) -> PinnedCelery:
+def make_app(settings: Settings) -> PinnedCelery:
     """An app with the relay's tasks and configuration. Raises `ConfigurationError`."""
-    settings = settings or Settings()
     if settings.broker_url is None:
         rule = "workers and beat need it; set OUTBOX_BROKER_URL, for example redis://localhost:6379/0"
         raise ConfigurationError(setting="broker_url", value=None, rule=rule)
@@ -101,7 +100,7 @@ def __getattr__(name: str) -> PinnedCelery:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        made = globals()["app"] = make_app()
+        made = globals()["app"] = make_app(Settings())
     except OutboxError as error:
         if click.get_current_context(silent=True) is None:
             raise

@@ -48,16 +48,16 @@ def add_drain(resources: Resources, common: dict[str, Any]) -> None:
             wake_claim(resources)
             return "its messages travel singly"
         slot = _slot(resources, destination, token)
+        if slot is None:
+            return "others are at work"
         task_waits = _task_waits(resources)
-        drained = slot and drain_in_slot(
+        drained = drain_in_slot(
             resources.store,
             resources.publishers,
             slot,
             listener,
             stop=lambda: _worker_stops() or task_waits(),
         )
-        if drained is None:
-            return "others are at work"
         if drained.steps:  # something may have been committed after its last look
             wake_claim(resources)
         return str(drained)

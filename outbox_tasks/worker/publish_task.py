@@ -70,14 +70,6 @@ def _conclude(task: Task, resources: Resources, verdict: Verdict) -> str:
     """End the task as its verdict says. The message has been settled before."""
     message = verdict.message
     match verdict.step:
-        case Step.SENT:
-            return "sent"
-        case Step.HANDED:
-            return "handed over"
-        case Step.DISCARDED:
-            return f"discarded: {verdict.code}"
-        case Step.STALE | Step.BEHIND:
-            raise Ignore(f"message {message.id} is not ours any more")
         case Step.DEAD:
             raise DeadLetter(id=message.id, attempt=message.attempts, code=verdict.code, error=verdict.error)
         case Step.LATER | Step.OUTAGE:
@@ -85,6 +77,8 @@ def _conclude(task: Task, resources: Resources, verdict: Verdict) -> str:
             raise Retry(f"{verdict.code}", when=verdict.wait)
         case Step.RETRY:
             return _retry(task, resources, verdict)
+        case _:
+            return str(verdict.step)
 
 
 def _retry(task: Task, resources: Resources, verdict: Verdict) -> str:

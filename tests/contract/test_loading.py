@@ -19,6 +19,7 @@ import pytest
 import outbox_tasks
 from outbox_tasks.destinations import batch_size_of, load
 from outbox_tasks.errors import ConfigurationError, NotInstalled, UnknownPublisher
+from outbox_tasks.model import Outcome
 from outbox_tasks.relay.publishers import SharedPublisher
 from outbox_tasks.settings import Settings
 from tests.contract.messages import configured, message
@@ -59,18 +60,38 @@ def test_a_publisher_is_used_again_after_an_error(distribution: Callable[[str], 
     assert sys.modules["pigeon_post"].Pigeon.closed == 2
 
 
-@pytest.mark.parametrize(("send_timeout", "sends"), [(600, 2), (0.1, 1)])
-def test_after_a_slow_refusal_of_the_password_there_is_no_time_for_another_send(
-    distribution: Callable[[str], None], send_timeout: float, sends: int
+GUARDED = """
+import time
+from outbox_tasks.model import Outcome
+answers, sizes, passwords = [Outcome.sent(), Outcome.outage("unauthorized", "who?"), Outcome.behind()], [], []
+class Pigeon:
+    asks_password = True
+    def __init__(self, destination, _): self.destination = destination
+    def publish(self, messages):
+        time.sleep(0.06)
+        passwords.append(self.destination.password.ask())
+        sizes.append(len(messages))
+        return answers[-len(messages):]
+def password(): return str(len(passwords))
+"""
+
+
+@pytest.mark.parametrize(
+    ("send_timeout", "first", "sizes"),
+    [(600, Outcome.sent(), [3, 2]), (600, Outcome.retry("busy", "later"), [3]), (0.1, Outcome.sent(), [3])],
+    ids=["at once", "beside another failure", "slowly"],
+)
+def test_what_a_refusal_of_the_password_has_left_is_sent_once_more_with_another_one(
+    distribution: Callable[[str], None], send_timeout: float, first: Outcome, sizes: list[int]
 ) -> None:
-    made = "import time\nfrom outbox_tasks.model import Outcome\n"
-    made += "class Pigeon:\n    sends, asks_password = 0, True\n    def __init__(self, *_): pass\n"
-    made += "    def publish(self, messages):\n        Pigeon.sends += 1\n        time.sleep(0.06)\n"
-    distribution(made + "        return [Outcome.outage('unauthorized', 'who are you?')]\n")
-    orders = {"url": "pigeon://coop", "password": {"file": "nowhere"}}
+    distribution(GUARDED)
+    orders = {"url": "pigeon://coop", "password": {"function": "pigeon_post:password"}}
     settings = Settings(destinations={"orders": orders}, send_timeout=send_timeout)
-    SharedPublisher(settings.destinations["orders"], settings).publish([message()])
-    assert sys.modules["pigeon_post"].Pigeon.sends == sends
+    publisher, pigeon_post = SharedPublisher(settings.destinations["orders"], settings), sys.modules["pigeon_post"]
+    pigeon_post.answers[0] = first
+    assert publisher.publish([message(number) for number in range(3)]) == pigeon_post.answers
+    assert (pigeon_post.sizes, pigeon_post.passwords) == (sizes, ["0", "1"][: len(sizes)])
+    settings.destinations["orders"].password.forget()  # type: ignore[union-attr]
 
 
 def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import func, insert, text, update
 
 from outbox_tasks.model import Outcome, Single, Step, Verdict
+from outbox_tasks.relay.claim import _probes
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener, settle
 from outbox_tasks.relay.store import Store
@@ -36,6 +37,7 @@ class Destination(Receiver):
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(lambda message: outcome)
+        self.listener = Mock(spec=Listener)
 
     @property
     def sent(self) -> list[str]:
@@ -52,7 +54,8 @@ def run(store: Store, destination: Destination, singles: Sequence[Single] | None
     """What the relay does, once. None: a single was given back."""
     steps: list[Step | None] = []
     for single in claimed(store) if singles is None else singles:
-        published = publish(store, {single.destination: destination}, single.destination, single.token, Listener())
+        name = single.destination
+        published = publish(store, {name: destination}, name, single.token, destination.listener)
         steps.append(published.verdict.step if published else None)
     return steps
 
@@ -86,8 +89,10 @@ class TestOpening:
     def test_needs_as_many_failures_in_a_row_as_the_setting_says(self, store: Store, rows: Rows) -> None:
         for expected in ("closed", "closed", "open"):
             rows.insert(1, attempts=1, last_error_code="busy")  # an error, but no outage
-            assert {*run(store, Destination(OUT))} - {None} == {Step.OUTAGE}
+            destination = Destination(OUT)
+            assert {*run(store, destination)} - {None} == {Step.OUTAGE}
             assert state(store) == expected
+            assert destination.listener.circuit_opened.called is (expected == "open")
         due(rows)
         assert claimed(store) == []
 
@@ -189,17 +194,12 @@ class TestTrying:
             assert len(rows.hot()) == left
         assert len(claimed(store)) == 23
 
-    def test_many_claims_at_once_send_one_probe(self, store: Store, rows: Rows) -> None:
+    def test_of_two_claims_that_see_a_pause_end_one_sends_a_probe(self, store: Store, rows: Rows) -> None:
         rows.insert(25)
         open_it(store, rows)
         elapse(rows)
-        found: list[Single] = []
-        threads = [threading.Thread(target=lambda: found.extend(claimed(store))) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(found) == 1
+        [due] = store.claims.due(1)
+        assert [len(_probes(store, [due])) for _ in range(2)] == [1, 0]
 
     def test_one_claim_probes_each_destination_whose_circuit_is_open(self, new_store: MakeStore, rows: Rows) -> None:
         names = ("copies", "mails", "orders")
@@ -239,8 +239,8 @@ class TestTrying:
         for n in range(3):
             rows.insert(1, key=f"old {n}" if keyed else None)
         open_it(store, rows)
-        new = [*rows.insert(1, key="a" if keyed else None), *rows.insert(1, key="b" if keyed else None)]
         elapse(rows)
+        new = [*rows.insert(1, key="a" if keyed else None), *rows.insert(1, key="b" if keyed else None)]
         destination = Destination(OUT)
         for _ in range(3):
             assert len(run(store, destination)) == 1

@@ -35,7 +35,9 @@ def test_no_more_singles_are_claimed_than_slow_workers_begin_before_the_leases_r
 ) -> None:
     """If more were queued, slow workers would meet only leases that have run out, for ever."""
     rows.insert(100)
-    assert len(claimed(new_store(singles="all", queue_lease=5))[0]) == 5 * QUEUED_A_SECOND
+    store = new_store(singles="all", queue_lease=5)
+    assert claimed(store, queued=5 * QUEUED_A_SECOND + 7) == ([], [])
+    assert len(claimed(store)[0]) == 5 * QUEUED_A_SECOND
 
 
 @pytest.mark.parametrize(

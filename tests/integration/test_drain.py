@@ -21,11 +21,14 @@ from sqlalchemy import func, select
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating import limits
+from outbox_tasks.relay.send_all import send_all
+from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS
 from tests.acceptance.publishers import SCHEME, distribution
-from tests.conftest import MakeSettings, Rows, Stream, eventually, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, seconds_from_now
 from tests.integration.conftest import environment
+from tests.storage.relaying import Receiver
 
 Told = Callable[..., tuple[int, str]]
 
@@ -176,6 +179,18 @@ def test_a_drain_that_is_stopped_finishes_its_batch(
     assert 0 < done["sent"] < 3_000
     assert len(rows.hot()) == 3_000 - done["sent"]
     assert not [row for row in rows.hot() if row.lease is not None]
+
+
+def test_a_drain_that_is_stopped_begins_no_other_and_leaves_its_slot_to_workers(
+    new_store: MakeStore, rows: Rows
+) -> None:
+    names = ("mails", "orders")
+    store, receiver = new_store(singles=0, destinations={name: {"url": "a://b"} for name in names}), Receiver()
+    for name in names:
+        rows.insert(destination=name)
+    drained = send_all(store, dict.fromkeys(names, receiver), Listener(), stop=lambda: bool(receiver.got))
+    assert (len(receiver.got), drained.more) == (1, True)
+    assert len(store.claims.reserve_slots(dict.fromkeys(names, (1, 1)))) == 2
 
 
 def test_for_limits_the_seconds_of_a_drain(result: Callable[..., dict[str, Any]], rows: Rows) -> None:

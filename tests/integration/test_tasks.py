@@ -23,6 +23,7 @@ from celery.worker import state as worker_state
 from kombu import Message as Arrived
 
 from outbox_tasks.broker.names import (
+    BY_BEAT,
     CLAIM_TASK,
     DRAIN_TASK,
     MAINTAIN_TASK,
@@ -35,7 +36,7 @@ from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow, DeadLetter
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import Claims
+from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS, Claims
 from outbox_tasks.relay.store.processes import neighbourhood
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
@@ -188,6 +189,9 @@ class TestPublish:
         assert (rows.one(failing).lease, rows.one(failing).place) == (None, "waiting")
         assert [letter["message_id"] for letter in letters] == [refused]
         assert keys == []  # it has none
+        assert app.tasks[CLAIM_TASK].apply_async(headers={BY_BEAT: True}) is None  # beat would log a traceback
+        with pytest.raises(BrokerUnreachable):
+            app.tasks[CLAIM_TASK].apply_async()
         assert publish(app, single)[0] == "RETRY"
         wait = (rows.one(single.id).locked_until - datetime.now(UTC)).total_seconds()
         assert 0 < wait <= 6.25
@@ -316,14 +320,18 @@ class TestDrain:
         assert run(hasty, DRAIN_TASK, *asked[:2]) == ("SUCCESS", f"sent {self.COUNT}")
         assert run(hasty, DRAIN_TASK, *asked[:2]) == ("SUCCESS", "others are at work")
         assert len(store.claims.reserve_slots({"orders": (1, 1)})) == 1
+        assert run(hasty, DRAIN_TASK, "gone") == ("SUCCESS", "unknown destination")
 
+    @pytest.mark.parametrize(
+        ("singles", "told", "claims"), [("Infinity", "its messages travel singly", 1), ("0", "nothing was due", 0)]
+    )
     def test_leaves_the_messages_to_the_claim_if_a_person_has_said_that_they_travel_singly(
-        self, app: Celery, store: Store, broker_url: str
+        self, app: Celery, store: Store, broker_url: str, singles: str, told: str, claims: int
     ) -> None:
-        store.ask("audit/limit.sql", destination="orders", wanted='[{"setting": "singles", "value": "Infinity"}]',
-                  seconds=None, person="anna", reason=None)  # fmt: skip
-        assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", "its messages travel singly")
-        assert len(waiting(broker_url, CLAIM_QUEUE)) == 1
+        wanted = json.dumps([{"setting": "singles", "value": singles}])
+        store.ask("audit/limit.sql", destination="orders", wanted=wanted, seconds=None, person="anna", reason=None)
+        assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", told)
+        assert len(waiting(broker_url, CLAIM_QUEUE)) == claims
 
 
 class TestClaim:
@@ -337,6 +345,12 @@ class TestClaim:
         [told] = heard
         assert (told["tally"].singles, told["tally"].drains) == (40, 0)
         assert run(app, CLAIM_TASK) == ("SUCCESS", NOTHING_CLAIMED)
+
+    def test_tells_of_messages_to_unknown_destinations(self, app: Celery, rows: Rows) -> None:
+        [id] = rows.insert(destination="gone", locked_until=seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS))
+        with hearing(dead_letter) as letters:
+            assert run(app, CLAIM_TASK) == ("SUCCESS", "claimed 0 singles, started 0 drains, 1 dead")
+        assert [(letter["message_id"], letter["code"]) for letter in letters] == [(id, "unknown_destination")]
 
     def test_asks_after_each_outage_of_the_database_once_whether_commits_were_lost(
         self, app: Celery, rows: Rows, monkeypatch: pytest.MonkeyPatch
@@ -400,6 +414,17 @@ def test_the_application_s_broker_does_not_become_the_relay_s(
     for connection in (app.connection(), app.connection_for_read(), app.connection_for_write()):
         assert connection.hostname == "here"
     assert app.connection_for_write("redis://chosen:1/0").hostname == "chosen"
+
+
+def test_maintenance_that_runs_elsewhere_is_not_done_and_that_with_more_to_do_goes_on(
+    app: Celery, store: Store, rows: Rows, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.alone("maintain"):
+        assert run(app, MAINTAIN_TASK) == ("SUCCESS", "not done")
+    assert waiting(broker_url, MAINTAIN_QUEUE) == []
+    monkeypatch.setattr("outbox_tasks.operating.retention.forget_marks", lambda store: (1, True))
+    run(app, MAINTAIN_TASK)
+    assert len(waiting(broker_url, MAINTAIN_QUEUE)) == 1
 
 
 def test_after_an_outage_of_the_broker_a_task_may_wait_in_a_worker_again(

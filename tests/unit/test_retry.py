@@ -90,6 +90,7 @@ class TestJudge:
         verdicts = [judge(TEN_ATTEMPTS, attempts, away) for attempts in (1, 2, 3, 11, 30_000)]
         assert [verdict.wait for verdict in verdicts] == [1, 2, 4, *[TEN_ATTEMPTS.breaker_pause_max] * 2]
         assert {verdict.step for verdict in verdicts} == {Step.OUTAGE}
+        assert not judge(TEN_ATTEMPTS, 2, Outcome.behind()).sent  # so this attempt does not count
 
 
 class TestUnsendable:

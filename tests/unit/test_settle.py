@@ -72,6 +72,7 @@ def verdicts(*steps: Step, **fields: Any) -> list[Verdict]:
 
 def settled(tables: Tables, *given: Verdict, listener: Listener | None = None, began: float = 990.0) -> list[Step]:
     settled = settle(tables, "token", "orders", list(given), listener or Listener(), began)  # type: ignore[arg-type]
+    assert settled.more
     return [verdict.step for verdict in settled.verdicts]
 
 

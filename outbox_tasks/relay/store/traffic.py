@@ -130,7 +130,7 @@ class Traffic(Database):
         if rate is None or not most:
             return most
         rows = self._ask_of_row("traffic/grant.sql", destination, rate=rate, most=most)
-        return int(rows[0].granted) if rows else 0
+        return int(rows[0].granted)
 
     def return_unused(self, destination: str, count: int) -> None:
         """Return messages that were granted and not taken."""
@@ -166,7 +166,7 @@ class Traffic(Database):
             pause=self.settings.breaker_pause,
             longest=self.settings.breaker_pause_max,
         )
-        return bool(rows and rows[0].open)
+        return bool(rows[0].open)
 
     def _ask_of_row(self, verb: str, destination: str, **parameters: Any) -> Any:
         """What a verb says that changes the row of a destination. If the destination has no row yet, it gets one."""
