@@ -160,8 +160,7 @@ def _take_and_reserve(store: Store, pace: Pace, room: int, tally: Tally) -> tupl
     for row in reachable:
         name, limit = row.destination, store.limits.of(row.destination).singles
         if limit != "all" and (row.drains or row.total > min(limit, room)):
-            more = _more_drains(store, row, allowed.get(name))
-            if more and row.total > min(limit, room):
+            if more := _more_drains(store, row, allowed.get(name)):
                 drains[name] = more
             continue
         most = min(row.total, room, allowed.get(name, row.total))

@@ -125,6 +125,17 @@ class TestALeaseThatRanOut:
         rows.change(locked_until=seconds_from_now(-3))
         assert store.claims.keep_house()
 
+    @pytest.mark.parametrize("limit", ["LEASES_AT_ONCE", "MESSAGES_AT_ONCE"])
+    def test_is_taken_back_however_many_there_are(
+        self, store: Store, rows: Rows, single: MakeSingle, limit: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.HOUSEKEEPING_SECONDS", 0.0)
+        monkeypatch.setattr(f"outbox_tasks.relay.store.claims.{limit}", 2)
+        rows.insert(5)
+        assert len(take(store, {"orders": 5})) == 5
+        rows.change(locked_until=seconds_from_now(-30))
+        assert [store.claims.keep_house() for _ in range(4)] == [True, True, True, False]
+
     def test_in_the_middle_of_a_send_counts_the_attempt_and_its_message_travels_alone_until_one_ends(
         self, store: Store, rows: Rows, single: MakeSingle
     ) -> None:
@@ -401,17 +412,6 @@ class TestRaces:
             eventually(lambda: due_in(rows, taken.id) < 0)
             other.commit()
             assert waiting.result(10) is None
-
-    def test_a_take_does_not_wait_for_a_publisher_that_settles(
-        self, store: Store, rows: Rows, engine: Engine, lease: Lease
-    ) -> None:
-        lease()
-        over(rows)
-        with engine.connect() as settling:
-            settling.execute(text(f"DELETE FROM {store.settings.database_schema}.outbox_leases"))
-            assert take(store, {"orders": 1}) == []
-            settling.commit()
-        assert take(store, {"orders": 1}) == []
 
 
 def waits_for_a_lock(rows: Rows) -> bool:

@@ -12,17 +12,16 @@ RACE = "tests/storage/test_keys.py::test_in_a_race_all_that_is_committed_arrives
 KEYS = f"tests/storage/test_keys.py --deselect={RACE}"
 DRAINS = "tests/storage/test_drain.py"
 TASKS = "tests/integration/test_tasks.py"
+TROUBLE = "tests/integration/test_store_trouble.py::test_a_settle_that_was_too_slow_gets_more_time"
 LEASES = "tests/integration/test_leases.py"
 
 FAULTS = [
-    Fault(SETTLE, "                    ask = unhurried\n", "                    pass\n", UNIT,
-          "a slow settle gets no more time"),
+    Fault(STORE + "leases.py", '"deliver/sent.sql", limit, ', '"deliver/sent.sql", None, ', TROUBLE,
+          "a settle that was too slow gets no more time, and what was sent is sent again"),
     Fault(SETTLE, "tried_before=failures > 0", "tried_before=False", UNIT,
           "a message that this process settled itself is noted as sent twice"),
     Fault(SETTLE, "not in ours and v.step is not Step.HANDED]", "not in ours]", UNIT,
           "a task that a quick worker has begun counts as lost"),
-    Fault(SETTLE, "Step.HANDED, Step.DISCARDED) for", "Step.HANDED) for", UNIT,
-          "an outage beside a message that its destination did not want opens the circuit"),
     Fault(SETTLE, "for verdict in lost if verdict.sent]", "for verdict in lost]", UNIT,
           "a message that was never sent is noted as sent twice"),
     Fault(RETRY, "wait = backoff(settings, message.spent, at_least=",
@@ -47,8 +46,6 @@ FAULTS = [
     Fault(DRAIN, "deadline or stop():", "deadline:", TASKS + "::TestDrain", "a drain yields to nobody"),
     Fault(CLAIM, "        store.leases.give_back([single.token for single in singles])\n", "", CLAIMS,
           "what the broker refused waits until its lease runs out"),
-    Fault(CLAIM, "        for slot in slots:\n            store.claims.end_drain(slot)\n", "", CLAIMS,
-          "the slots of drains that the broker refused are taken for half a minute"),
     Fault(CLAIM, "            store.claims.hold_back(sorted(slow))\n", "", CLAIMS,
           "the singles of a slow destination hold all processes"),
     Fault(CLAIM, "        elif not count[name]:\n            store.traffic.untried(name, share.token)\n", "", BREAKER,
@@ -81,26 +78,13 @@ FAULTS = [
     Fault(STORE + "leases.py", "for limit in (None, self.settings.unhurried):", "for limit in (None,):",
           "tests/integration/test_too_large.py::test_a_single_that_takes_long_to_read_gets_more_time",
           "a payload that takes long to read is never sent singly"),
-    Fault(STORE + "lanes.py", "self.life, self.start, self.free_since = life, start, LONG_AGO",
-          "self.life, self.start = life, start", UNIT,
-          "after a crash of the server keys that became free are not looked at"),
     Fault(CLAIM, "            store.traffic.return_unused(name, share.keyless + share.held + share.new - count[name])",
           "            pass", "tests/integration/test_traffic.py::TestRate",
           "a claim that finds less than is due uses up the rate"),
-    Fault(RETRY, "outcome.error, configured.url, most", "outcome.error, most", UNIT,
-          "the row's error has a secret of the URL"),
-    Fault(STORE + "lanes.py", "            self.lanes.clear()\n            self.p", "            self.p", UNIT,
-          "what a take that failed had locked is found a minute late"),
-    Fault(CLAIM, "    tally.singles += len(singles)\n", "    tally.singles = len(singles)\n", CLAIMS,
-          "what a claim sent before its housekeeping is not counted"),
     Fault(CLAIM, "held = min(most - keyless, row.held)", "held = min(most, row.held)", CLAIMS,
           "a claim takes more than the rate allows"),
     Fault(CLAIM, "    except DatabaseTooSlow as error:\n", "    except KeyError as error:\n", CLAIMS,
           "a claim ends if unknown destinations are found too slowly"),
     Fault(CLAIM, "elif row.keyless or row.alone:", "elif row.keyless:", BREAKER,
           "a destination is never tried if only a message that goes alone is due"),
-    Fault(STORE + "takes.py", "0 if batch else self._misses[destination, kind] + 1",
-          "self._misses[destination, kind] + (not batch)", KEYS, "kinds that were missing twice lose their turns"),
-    Fault(RELAY + "publishers.py", "        while self._free:\n", "        if self._free:\n",
-          "tests/contract/test_loading.py", "of several connections one is closed"),
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from tests.mutants import Fault
 
 WORKER = "outbox_tasks/worker/"
-BASE, CHECKS, LIVE = WORKER + "base_task.py", WORKER + "message_checks.py", WORKER + "liveness.py"
+BASE, CHECKS = WORKER + "base_task.py", WORKER + "message_checks.py"
 UNIT = "tests/unit/test_worker.py"
 TASKS = "tests/integration/test_tasks.py"
 ATTACKS = "tests/unit/test_attacks.py"
@@ -52,13 +52,6 @@ FAULTS = [
           "            except BrokerUnreachable:\n                self._tasks_may_wait = False\n",
           TASKS + "::test_after_an_outage_of_the_broker_a_task_may_wait_in_a_worker_again",
           "after one outage of the broker no retry waits in a worker"),
-    Fault(CHECKS, "            if not message.acknowledged:\n    ", "            if True:\n    ", ATTACKS,
-          "a message that was acknowledged is refused, and the consumer ends"),
-    Fault(LIVE, "self.connected and self._solo and age", "self._solo and age", UNIT,
-          "a solo worker without its broker counts as well"),
     Fault(WORKER + "start_checks.py", "with suppress(DatabaseUnavailable):", "with suppress(KeyError):", CROSSED,
           "while the database is away nobody hears of crossed wires"),
-    Fault(WORKER + "claim_task.py", "    except DatabaseTooSlow as error:\n        log.warning(\"leases",
-          "    except KeyError as error:\n        log.warning(\"leases", TASKS + "::TestClaim",
-          "nothing is claimed if the notes after a crash take too long"),
 ]  # fmt: skip

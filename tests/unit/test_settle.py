@@ -116,7 +116,7 @@ def test_what_somebody_else_sends_again_is_stale_and_gets_a_note(away: list[Exce
 
 
 @pytest.mark.parametrize(
-    ("steps", "call"),
+    ("steps", "heard"),
     [
         ([Step.OUTAGE, Step.OUTAGE], ("tripped", "away")),
         ([Step.RETRY, Step.OUTAGE], ("tripped", "away")),
@@ -125,19 +125,15 @@ def test_what_somebody_else_sends_again_is_stale_and_gets_a_note(away: list[Exce
         ([Step.OUTAGE, Step.SENT], None),  # the settle itself closes the circuit
         ([Step.OUTAGE, Step.HANDED], None),
         ([Step.OUTAGE, Step.DISCARDED], None),
+        ([], None),
     ],
 )
-def test_the_breaker_hears_once_of_a_lease_of_which_nothing_arrived(steps: list[Step], call: Any) -> None:
+def test_the_breaker_hears_once_of_a_lease_of_which_nothing_arrived(steps: list[Step], heard: Any) -> None:
+    """And not of what was not sent."""
     tables = Tables()
-    settled(tables, *verdicts(*steps, code="away", error="gone"))
-    assert [call for call in tables.calls if call[0] != "settle"] == ([call] if call else [])
-
-
-@pytest.mark.parametrize("step", [Step.DEAD, Step.DISCARDED, Step.BEHIND, Step.LATER])
-def test_the_breaker_hears_nothing_of_what_was_not_sent(step: Step) -> None:
-    tables = Tables()
-    settled(tables, *verdicts(step, sent=False))
-    assert [call for call, *_ in tables.calls] == ["settle"]
+    unsent = verdicts(Step.DEAD, Step.DISCARDED, Step.BEHIND, Step.LATER, sent=False)
+    settled(tables, *verdicts(*steps, code="away", error="gone"), *unsent)
+    assert [call for call in tables.calls if call[0] != "settle"] == ([heard] if heard else [])
 
 
 def test_the_listener_hears_all_in_its_order() -> None:
