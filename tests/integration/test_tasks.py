@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -21,6 +22,7 @@ from celery.app.trace import build_tracer
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state as worker_state
 from kombu import Message as Arrived
+from sqlalchemy import text
 
 from outbox_tasks.broker.names import (
     BY_BEAT,
@@ -35,11 +37,12 @@ from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow, DeadLetter
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
+from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS, Claims
 from outbox_tasks.relay.store.processes import neighbourhood
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
-from outbox_tasks.signals import claimed, dead_letter, key_blocked, settled
+from outbox_tasks.signals import claimed, dead_letter, key_blocked, ran, settled
 from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.requests import NOTHING_CLAIMED, ClaimRequest, PublishRequest
 from tests.acceptance.publishers import SCHEME, distribution
@@ -80,10 +83,12 @@ def app(make: MakeApp) -> Celery:
     return make()
 
 
-def run(app: Celery, name: str, *arguments: Any, id: str = "an id", **keywords: Any) -> tuple[str, Any]:
+def run(
+    app: Celery, name: str, *arguments: Any, id: str = "an id", retries: int = 0, **keywords: Any
+) -> tuple[str, Any]:
     """Run a task as a worker does. Returns Celery's state, and the result or the exception."""
     task = app.tasks[name]
-    request = {"id": id, "task": name, "retries": 0, "delivery_info": {}, "is_eager": False}
+    request = {"id": id, "task": name, "retries": retries, "delivery_info": {}, "is_eager": False}
     traced = build_tracer(name, task, app=app)(id, arguments, keywords, request)
     return (traced.info.state, traced.info.retval) if traced.info else ("SUCCESS", traced.retval)
 
@@ -141,9 +146,11 @@ class TestPublish:
         assert (told["destination"], told["lease"]) == ("orders", single.token)
         assert [verdict.message.id for verdict in told["verdicts"]] == [single.id]
         assert waiting(broker_url, CLAIM_QUEUE) == []
-        publishers = app.outbox_relay.publishers
+        publishers, ended = app.outbox_relay.publishers, Mock()
+        app.outbox_relay.before_close.append(ended)
         signals.worker_process_shutdown.send(sender=None)
         assert not publishers._made, "they are closed"
+        assert ended.called
 
     @pytest.mark.parametrize("case", ["more of its key", "no room for others", "no room, and given back"])
     def test_one_behind_which_more_is_due_wakes_the_claim(
@@ -223,9 +230,10 @@ class TestPublish:
         single = leased(store, rows)
         with monkeypatch.context() as standby:
             standby.setitem(Store.session, "default_transaction_read_only", "on")
-            assert publish(app, single)[0] == "RETRY"
-        [message] = waiting(broker_url)
+            assert [publish(app, single, retries=retries)[0] for retries in (2, 0)] == ["RETRY"] * 2
+        message, third = waiting(broker_url)
         assert message["headers"]["retries"] == 1
+        assert 1 <= message["headers"][WAIT] <= 1.25 < 4 <= third["headers"][WAIT] <= 5
         assert arguments_of(message) == ["order.created", "orders", 0, single.token]
         assert len(stream) == 0
         app.outbox_relay.close()
@@ -332,6 +340,8 @@ class TestDrain:
         store.ask("audit/limit.sql", destination="orders", wanted=wanted, seconds=None, person="anna", reason=None)
         assert run(app, DRAIN_TASK, "orders") == ("SUCCESS", told)
         assert len(waiting(broker_url, CLAIM_QUEUE)) == claims
+        [slot] = store.claims.reserve_slots({"orders": (1, 1)})  # more is due than may travel singly
+        assert run(app, DRAIN_TASK, *slot[:2]) == ("SUCCESS", "nothing was due")
 
 
 class TestClaim:
@@ -370,6 +380,13 @@ class TestClaim:
                 app.outbox_relay._store.take().close()
                 assert run(app, CLAIM_TASK)[1] == "unavailable"
             app.outbox_relay._store.take().close()
+
+    def test_that_the_database_holds_up_says_so(self, make: MakeApp, rows: Rows, schema: str) -> None:
+        app = make(statement_timeout=0.2)
+        with hearing(ran) as heard, rows.engine.connect() as other:
+            other.execute(text(f"LOCK TABLE {schema}.outbox_ready"))
+            assert run(app, CLAIM_TASK) == ("SUCCESS", "unavailable")
+        assert [told["what"] for told in heard] == [LATE_CLAIM]
 
     def test_has_events_only_if_it_did_something_or_could_not(self, app: Celery) -> None:
         sent: list[str] = []
