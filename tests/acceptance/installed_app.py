@@ -19,6 +19,8 @@ from outbox_tasks.worker.install import install
 
 BROKER = os.environ.get("SHOP_BROKER_URL", "")
 PREFIX = "shop:"
+FROZEN_BY_PYTHON = gc.get_freeze_count()
+"""Python 3.12 begins with some objects that its garbage collector skips."""
 
 SETTINGS = {
     "CELERY_BROKER_URL": BROKER,
@@ -81,7 +83,7 @@ def _write(task: Any, name: str, **more: Any) -> None:
         "id": task.request.id,
         "routing_key": task.request.delivery_info["routing_key"],
         "late": task.acks_late,
-        "frozen": gc.get_freeze_count(),
+        "frozen": gc.get_freeze_count() > FROZEN_BY_PYTHON,
         **more,
     }
     with redis.Redis.from_url(BROKER) as client:
