@@ -94,7 +94,7 @@ class EmbeddedServer(ABC):
     def directory(self) -> Path:
         """Where its data are."""
         if self._kept is not None:
-            self._kept.mkdir(parents=True, exist_ok=True)
+            self._kept.mkdir(parents=True, exist_ok=True, mode=0o700)  # its logs may show messages
             return self._kept
         if self._temporary is None:
             self._temporary = TemporaryDirectory(prefix=f"outbox-{self.name.lower()}-", ignore_cleanup_errors=True)

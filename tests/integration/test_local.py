@@ -51,8 +51,9 @@ def family(pid: int) -> list[int]:
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which a PostgreSQL has run, which is down: making one takes a second of CPU time."""
-    directory = tmp_path_factory.mktemp("used")
+    directory = tmp_path_factory.mktemp("used") / "kept"
     with EmbeddedPostgres(directory):
+        assert directory.stat().st_mode & 0o077 == 0, "others can read its logs"
         return directory
 
 
