@@ -1,4 +1,4 @@
-"""What the relay logs: a line for each lease, and at DEBUG one for each message. How its own processes write it.
+"""What the relay logs: a line for each lease. How its own processes write it.
 
 It never logs a payload or a credential. It logs only the code of an error: the text may quote an answer, and the answer
 may quote the message. `outbox-tasks show` reads the text from the row.
@@ -20,8 +20,8 @@ from celery.app.log import Logging
 from celery.utils.log import ColorFormatter
 
 from outbox_tasks.broker.names import PUBLISH_TASK, TASKS
-from outbox_tasks.model import Step, Verdict
-from outbox_tasks.text import json_line, one_line, printable, without_secrets
+from outbox_tasks.model import Verdict
+from outbox_tasks.text import json_line, printable, without_secrets
 
 log = logging.getLogger("outbox_tasks.publish")
 
@@ -37,11 +37,6 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "
 
 def log_settled(destination: str, lease: str, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
     """Log what became of the messages of a lease: "sent 98, retry 2 (timeout) to orders in 0.031 s, lease …"."""
-    if not log.isEnabledFor(logging.INFO):
-        return
-    if log.isEnabledFor(logging.DEBUG):
-        for verdict in verdicts:
-            _log_message(destination, lease, verdict)
     counts = Counter((verdict.step, verdict.code) for verdict in verdicts)
     outcomes = ", ".join(f"{step} {count}{f' ({code})' if code else ''}" for (step, code), count in counts.items())
     facts: dict[str, Any] = {
@@ -54,21 +49,6 @@ def log_settled(destination: str, lease: str, verdicts: Sequence[Verdict], secon
         facts["message_id"] = verdicts[0].message.id
         which = f", message {verdicts[0].message.id}"
     log.info("%s to %s in %.3f s, lease %s%s", outcomes, destination, seconds, lease, which, extra=facts)
-
-
-def _log_message(destination: str, lease: str, verdict: Verdict) -> None:
-    message, outcome, code, wait = verdict.message, verdict.step.value, verdict.code, ""
-    facts: dict[str, Any] = {
-        "message_id": message.id, "event_type": message.event_type, "destination": destination,
-        "attempt": message.attempts, "lease": lease, "outcome": outcome, "code": code,
-    }  # fmt: skip
-    if verdict.step in (Step.RETRY, Step.LATER, Step.OUTAGE):
-        facts["wait"] = round(verdict.wait, 3)
-        wait = f", again in {verdict.wait:.1f} s"
-    text = "message %s (%s) to %s, attempt %d, lease %s: %s%s%s"
-    why = f" ({code})" if code else ""
-    shown = one_line(message.event_type)
-    log.debug(text, message.id, shown, destination, message.attempts, lease, outcome, why, wait, extra=facts)
 
 
 class RelayLogging(Logging):  # type: ignore[misc]

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 import redis
@@ -117,18 +116,6 @@ def test_the_trace_that_a_celery_call_states_wins(outbox: Outbox, session: Sessi
         signals.before_task_publish.disconnect(inject)
     [row] = rows.hot()
     assert (row.headers["traceparent"], row.headers["tracestate"]) == (OWN, "own=1")
-
-
-def test_a_repeated_call_with_its_id_may_be_in_another_trace(
-    outbox: Outbox, session: Session, rows: Rows, tracer: Tracer
-) -> None:
-    def call() -> str:
-        with tracer.start_as_current_span("POST /orders") as span, session.begin():
-            outbox.publish(session, "a", {}, to="orders", id=UUID(int=5))
-        return header(span)
-
-    first, _ = call(), call()
-    assert [row.headers for row in rows.hot()] == [{"traceparent": first}]
 
 
 @pytest.mark.parametrize("way", ["publish", "delay"])

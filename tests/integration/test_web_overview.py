@@ -8,7 +8,6 @@ import shlex
 import signal
 import socket
 import sys
-import threading
 from contextlib import closing
 from html import unescape
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 import uvicorn
 from celery import Celery
 from click.testing import CliRunner
-from sqlalchemy import event, func
+from sqlalchemy import func
 
 from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
@@ -39,20 +38,6 @@ DESTINATIONS = {name: {"url": "redis+stream://localhost/1/x"} for name in ("orde
 @pytest.fixture
 def page_settings() -> dict[str, Any]:
     return {"broker_url": None, "destinations": DESTINATIONS}
-
-
-def statements(browser: Browser, path: str, **query: str) -> list[str]:
-    """The statements that a first look at a page runs; not those of the thread that runs acts."""
-    found: list[str] = []
-    engine = browser.page._shared.get().connections.store.engine
-
-    def note(connection: object, cursor: object, statement: str, *_: object) -> None:
-        if threading.current_thread().name != "outbox_tasks acts":
-            found.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    browser.read(path, **query)
-    return found
 
 
 def dead(rows: Rows, count: int = 1, **columns: Any) -> list[str]:
@@ -96,15 +81,6 @@ class TestStart:
         assert len(re.findall('data-label="destination"><a', found)) == 10
         assert "No destination has this in its name." in browser.read("/", find="nowhere")
         assert [visit(destinations={}).get(path).status_code for path in ("/", "/workers")] == [200, 200]
-
-    def test_it_costs_so_many_round_trips_for_all_who_watch(self, visit: Visit, rows: Rows) -> None:
-        dead(rows, 3, key="k")
-        rows.insert(2, key="k")
-        browser = visit()
-        assert len(statements(browser, "/")) <= 14
-        assert statements(browser, "/") == []
-        few = {"/destinations/orders": 12, "/keys": 1, "/workers": 1, "/audit": 1}
-        assert {path: most for path, most in few.items() if len(statements(browser, path)) > most} == {}
 
 
 class TestDestination:
@@ -226,7 +202,6 @@ def test_what_the_doctor_finds_and_its_alerts_are_shown(visit: Visit, rows: Rows
     assert "✗ open" in text
     assert "<script>alert" not in html
     assert "data-again" not in html
-    assert statements(browser, "/doctor") == []  # all who come in the same seconds share a look
 
 
 @pytest.mark.parametrize(

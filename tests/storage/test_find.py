@@ -11,7 +11,7 @@ from outbox_tasks.model import Outcome
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.conftest import Rows
-from tests.integration.test_every_state import STATES, write
+from tests.integration.every_state import STATES, write
 from tests.storage.conftest import Box
 from tests.storage.people import Acting, Finding, Looked, Wanted
 from tests.storage.relaying import Receiver, drained

@@ -1,4 +1,4 @@
-"""The soak's plan, and its verdict on records in which something is wrong. And the benches can be started."""
+"""The soak's plan, and its verdict on records in which something is wrong."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
-import bench.__main__
-from bench.report import NAMES
 from lab.__main__ import main
 from lab.soak import run
 from lab.soak.faults import KINDS
-from lab.soak.ledger import COMMITTED, LINE, WITHDRAWN, Notes, Written, counted, noted
+from lab.soak.ledger import Written
 from lab.soak.options import Options
 from lab.soak.plan import plan
 from lab.soak.result import Result
@@ -107,19 +104,6 @@ def test_servers_that_a_user_names_are_not_hurt(may_flush: bool, tmp_path: Path)
     assert refused == HARMFUL - ({"broker_flushed"} if may_flush else set())
 
 
-def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
-    ids = [f"0199a0b2-0000-7000-8000-{n:012d}" for n in range(3)]
-    notes = Notes(tmp_path)
-    notes.committed(ids[:2])
-    notes.withdrawn(ids[2:])
-    assert [id for id, _ in noted(tmp_path, COMMITTED)] == ids[:2]
-    assert [id for id, _ in noted(tmp_path, WITHDRAWN)] == ids[2:]
-    assert counted(tmp_path, COMMITTED) == 2
-    [file] = tmp_path.glob(f"{COMMITTED}-*")
-    file.write_bytes(file.read_bytes()[: LINE + 30])  # its process was killed by the end of the disk
-    assert [id for id, _ in noted(tmp_path, COMMITTED)] == ids[:1]
-
-
 def failed(directory: Path) -> Result:
     options = Options(seed=7, minutes=2, directory=directory, rate=150, short_leases=True, every=1.5)
     verdict = judge(replace(GOOD, arrivals=GOOD.arrivals[1:], remarks=["<script>alert(1)</script> \x1b[31m"]))
@@ -138,11 +122,3 @@ def test_a_failure_ends_with_1_and_says_how_to_repeat_it_and_where_everything_is
     assert "no <libfaketime>" in done.stdout
     told = json.loads(CliRunner().invoke(main, ["soak", "--json", "--directory", str(tmp_path)]).stdout)
     assert (told["ok"], told["seed"], told["committed"], told["lost"]) == (False, 7, 4, 0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_bench_has_the_options_of_its_trial(name: str) -> None:
-    benches = bench.__main__.main
-    command = benches.get_command(click.Context(benches), name)
-    assert command is not None
-    command.make_context(name, [*bench.__main__.QUICK[name], "--json"])

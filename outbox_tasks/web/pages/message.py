@@ -12,7 +12,6 @@ from uuid import UUID
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outbox_tasks.operating.audit import deed
 from outbox_tasks.operating.messages.acts import is_json
 from outbox_tasks.operating.messages.filters import CHANGEABLE
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Lookup
@@ -22,7 +21,7 @@ from outbox_tasks.text import shell_line
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.overview import status_of
 from outbox_tasks.web.render import cut
-from outbox_tasks.web.visit import FEW_SHOWN, Visit
+from outbox_tasks.web.visit import Visit
 
 PAYLOAD_BYTES = 64 * 1024
 """The page shows no payload that is larger."""
@@ -47,7 +46,6 @@ def message(visit: Visit) -> Response:
         error=error_of(message) if may_read else message["last_error_code"],
         until=UNTIL.get(message["state"]),
         traceback=next(reversed(tracebacks(message)), None),
-        acts=[(act, deed(act)) for act in message["audit"][-FEW_SHOWN:]],
         contents=_contents(visit, message) if may_read else None,
         tasks=list(_tasks(visit, message)),
         can={action: message["state"] in states for action, states in CHANGEABLE.items()},

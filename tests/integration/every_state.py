@@ -1,18 +1,13 @@
-"""Messages, destinations and workers in each state, with and without all that they may lack, can be shown: on every
-page, and by the commands."""
+"""Messages, destinations and workers in each state, with and without all that they may lack."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import func, text
+from sqlalchemy import func
 
-from outbox_tasks.web import Role
 from tests.conftest import Rows, seconds_from_now
-from tests.integration.browsing import Visit, walk
-from tests.integration.conftest import Command
 
 FAILED = {"attempts": 2, "last_error_code": "http_503", "last_error": "the shop is shut"}
 TAKEN = {"lease": uuid4, "locked_until": seconds_from_now(600)}
@@ -70,16 +65,6 @@ def write(rows: Rows, state: str, more: dict[str, Any]) -> str:
     return id
 
 
-URLS = {"web_flower_url": "https://f.example.com", "web_trace_url": "https://t.example.com/{trace_id}"}
-
-
-def says(command: Command, *words: str) -> str:
-    answer = command(*words)
-    assert isinstance(answer.exception, SystemExit | None), (words, answer.exc_info)
-    assert answer.exit_code in (0, 1), (words, answer.output)
-    return answer.stdout
-
-
 DESTINATIONS = """
 INSERT INTO outbox_destinations (name) VALUES ('bare');
 INSERT INTO outbox_destinations (name, failures, failed_at, error_code, error)
@@ -92,17 +77,3 @@ VALUES ('paused', now(), 'anna', 'because'), ('silent', now(), NULL, NULL);
 INSERT INTO outbox_heartbeats (name, kind, facts) VALUES ('w1', 'worker', '{}'), ('claim', 'claim', '{}'),
   ('w2', 'worker', '{"queues": ["outbox.publish"], "pool": "solo", "concurrency": 1, "version": "1", "started": 1}'),
   ('w3', 'supervising', '{}')"""
-
-
-def test_every_page_is_shown(visit: Visit, rows: Rows, command: Command, schema: str) -> None:
-    """From the start page on, over an outbox that has all of it."""
-    ids = [write(rows, state, more) for state in STATES for more in SAYS.values()]
-    with rows.engine.begin() as connection:
-        connection.execute(text(f"SET LOCAL search_path = {schema}"))
-        for statement in DESTINATIONS.split(";\n"):
-            connection.exec_driver_sql(statement)
-    for browser in (visit(Role.LOOK), visit(**URLS)):
-        assert {f"/messages/{id}" for id in ids} <= {link for link, _ in walk(browser)}
-    for words in ("list", "list --by key", "list --by error", "status", "audit"):
-        says(command, *words.split())
-        json.loads(says(command, *words.split(), "--json"))
