@@ -49,7 +49,7 @@ LIBPQ = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults(
 
 
 def engine_url(url: str) -> URL:
-    """The SQLAlchemy URL of a PostgreSQL URL as people write it, with psycopg 3 as the driver."""
+    """The SQLAlchemy URL of a PostgreSQL URL as people write it, with psycopg 3 as the driver, whichever it names."""
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
@@ -58,9 +58,6 @@ def engine_url(url: str) -> URL:
         raise ConfigurationError(setting="database_url", value=HIDDEN, rule=rule) from error
     backend = {"postgres": "postgresql"}.get(backend, backend)
     sql.check_dialect(backend)
-    if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
-        rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
-        raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
     if unknown := sorted(set(parsed.query) - LIBPQ):
         rule = f"PostgreSQL knows no option {unknown[0]} of a connection"
         raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event, text
 
-from outbox_tasks.database.engine import ANSWER_SECONDS_WITHOUT_LIMIT, NETWORK_SECONDS, PIPE
+from outbox_tasks.database.engine import ANSWER_SECONDS_WITHOUT_LIMIT, NETWORK_SECONDS, PIPE, engine_url
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.database.schema import qualified, quoted
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
@@ -156,6 +156,11 @@ def test_names_are_in_quotes_where_they_need_them() -> None:
         '"user"', '"A"', '"a b"', '"a""b"', '"1a"', '""',
     ]  # fmt: skip
     assert (qualified("user", "t"), qualified(None, "t")) == ('"user".t', "t")
+
+
+def test_a_url_may_name_another_driver_and_a_socket_as_libpq_does() -> None:
+    url = engine_url("postgres+asyncpg://me@%2Frun%2Fpg/shop")
+    assert (url.drivername, url.host, url.query["host"]) == ("postgresql+psycopg", None, "/run/pg")
 
 
 def test_days_are_those_of_utc_in_whatever_zone_the_tables_were_made(engine: Engine, settings: MakeSettings) -> None:

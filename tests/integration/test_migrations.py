@@ -13,13 +13,14 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, inspect, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import Outbox
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.engine import engine_url
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.errors import SchemaMismatch, SchemaMissing, SourceTrouble
+from outbox_tasks.errors import DatabaseUnavailable, SchemaMismatch, SchemaMissing, SourceTrouble
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.migrations import upgrade, upgrade_feed
 from outbox_tasks.model import Step
@@ -47,6 +48,13 @@ class TestUpgrade:
             with migrating(settings()) as connection:
                 assert upgrade(connection, schema) is made
         store.check_version()
+
+    def test_trouble_is_named_and_a_mistake_of_ours_is_raised_as_it_is(self, settings: MakeSettings) -> None:
+        away = settings(database_url="postgresql://127.0.0.1:1/none")
+        with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1"), migrating(away):
+            pass
+        with pytest.raises(ProgrammingError), migrating(settings()) as connection:
+            connection.exec_driver_sql("SELECT nothing")
 
     @pytest.mark.parametrize("feed_first", [True, False])
     def test_beside_the_tables_of_a_feed(self, engine: Engine, schema: str, feed_first: bool) -> None:

@@ -23,7 +23,7 @@ class Acting(Database):
 
     def act_on(
         self, action: Action, ids: Sequence[UUID], by: Person, entry: int, *, states: Sequence[str] = ("dead",),
-        until: datetime | None = None,
+        until: datetime | str = "infinity",
     ) -> set[UUID]:  # fmt: skip
         """See `acts.change`."""
         act = {"action": action, "as_of": until, "seq": entry, "who": by.who, "why": by.why}

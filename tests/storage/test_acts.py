@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,14 +15,14 @@ import psycopg
 import pytest
 
 from outbox_tasks.model import Outcome, Step, Verdict
-from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store import Store, takes
 from outbox_tasks.settings import Settings
 from outbox_tasks.supervised.store import Runs
-from tests.claims import begin, take
+from tests.claims import begin, take, take_batch
 from tests.conftest import MakeSettings
 from tests.storage.conftest import Box
 from tests.storage.people import Acting, Person
-from tests.storage.relaying import Receiver, drained, numbers
+from tests.storage.relaying import Receiver, drained, end_waits, numbers
 from tests.storage.relaying import storage as storage
 from tests.supervised.verbs import begun, hand_over
 
@@ -60,6 +61,12 @@ def bury(box: Box, storage: Store, count: int = 1, code: str = "http_400", **fie
     return [id for [id] in found]
 
 
+def skipping(box: Box, settings: MakeSettings) -> Store:
+    """Dead letters hold up nothing."""
+    destination: dict[str, Any] = {"url": "redis+stream://localhost/x", "on_dead": "skip"}
+    return Store.connect(settings(database_schema=box.schema, destinations={"orders": destination}))
+
+
 def history(box: Box, seq: int) -> Any:
     return box.value("SELECT history FROM outbox_trouble WHERE seq = %s", seq)
 
@@ -67,11 +74,14 @@ def history(box: Box, seq: int) -> Any:
 class TestRedrive:
     def test_makes_a_dead_letter_due_with_all_its_attempts(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage)
+        box.connection.execute("UPDATE outbox_trouble SET spared = 5, outages = 2, unheard = 3")
         number = entry(box)
         assert acting.act_on("redrive", dead, ANN, number) == set(dead)
         assert box.where(1) == ["ready"]
         assert box.rows("SELECT attempts, alone FROM outbox_ready") == [(0, False)]
-        assert box.rows("SELECT attempts, outages, code FROM outbox_trouble") == [(0, 0, "http_400")]
+        assert box.rows("SELECT attempts, spared, outages, unheard, code FROM outbox_trouble") == [
+            (0,) * 4 + ("http_400",)
+        ]
         note = history(box, 1)[-1]
         assert (note["what"], note["by"], note["why"], note["attempts"]) == ("redriven", "ann", "the shop is back", 1)
         assert (note["entry"], counted(box, number)) == (number, 1)
@@ -108,7 +118,7 @@ class TestRedrive:
 
     def test_changes_only_dead_letters_that_were_dead_by_then(self, box: Box, storage: Store, acting: Acting) -> None:
         early = bury(box, storage, 2)
-        until = box.value("SELECT now()")
+        until = box.value("SELECT max(dead_at) FROM outbox_dead")
         late = bury(box, storage)
         box.write(1)
         number = entry(box)
@@ -134,6 +144,21 @@ class TestRedrive:
         acting.act_on("redrive", ids(box, 1), ANN, entry(box))
         assert drained(storage, Receiver()) == {Step.SENT: 1}
         box.check_books()
+
+    def test_before_a_message_on_its_way_is_seen_once_that_has_failed(
+        self, box: Box, settings: MakeSettings, acting: Acting, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However long that took: takes do not look again at keys that became free long ago."""
+        monkeypatch.setattr(takes, "FREED_LATELY", timedelta(0))
+        with closing(skipping(box, settings)) as store:
+            box.write(key="a")
+            drained(store, Receiver(lambda message: Outcome.dead("no", "never")))
+            box.write(key="a")
+            batch = take_batch(store)
+            acting.act_on("redrive", ids(box, 1), ANN, entry(box))
+            assert not take_batch(store)
+            store.leases.settle(batch.token, "orders", [Verdict(batch.messages[0], Step.LATER, 60.0, "busy", "later")])
+            assert drained(store, Receiver()) == {Step.SENT: 1}
 
 
 class TestEdit:
@@ -250,12 +275,13 @@ class TestTry:
 
     def test_behind_a_lease_of_its_key_it_still_waits(self, box: Box, settings: MakeSettings, acting: Acting) -> None:
         """A dead letter that held up nothing was redriven, and is under way again."""
-        destination: dict[str, Any] = {"url": "redis+stream://localhost/x", "on_dead": "skip"}
-        given = settings(database_schema=box.schema, destinations={"orders": destination})
-        with closing(Store.connect(given)) as store:
+        with closing(skipping(box, settings)) as store:
             box.write(key="a")
             drained(store, Receiver(lambda message: Outcome.dead("no", "never")))
             box.write(key="a")
+            for _ in range(2):  # the second time it is taken from behind
+                drained(store, BUSY)
+                end_waits(box)
             drained(store, BUSY)
             acting.act_on("redrive", ids(box, 1), ANN, entry(box))
             [single] = take(store, {"orders": 9})

@@ -111,14 +111,37 @@ def test_a_vacuum_of_ready_does_not_undo_a_turn(box: Box) -> None:
 
 
 def test_a_dropped_message_is_never_at_work(box: Box, store: Store) -> None:
-    """Also if a person drops days by SQL."""
-    box.write(2, delay=3600)
+    """Also if a person drops days by SQL; and wherever it is."""
     box.run("keep/turn.sql", ahead=2)
     turn(box)
-    assert box.run("keep/drop.sql", day=0) == [(False,)]
+    for table, columns, values in (
+        ("ready", "size, destination", "1, 'x'"), ("waiting", "due, since, destination", "now(), now(), 'x'"),
+        ("held", "since, size, destination, key", "now(), 1, 'x', 'k'"), ("dead", "destination, kin", "'x', 'y'"),
+        ("runs", "state, locked_until, attempts, id, destination",
+         "'handed over', now(), 1, gen_random_uuid(), 'x'"),
+        ("leases", "token, locked_until, destination", "gen_random_uuid(), now(), 'x'"),
+    ):  # fmt: skip
+        name, number = ("seqs", f"'{{{DAY - 1}}}'") if table == "leases" else ("seq", str(DAY - 1))
+        box.connection.execute(f"INSERT INTO outbox_{table} ({name}, {columns}) VALUES ({number}, {values})".encode())
+        assert box.run("keep/at_work.sql", first=0, until=DAY, most=9) == [(1,)], table
+        assert box.run("keep/drop.sql", day=0) == [(False,)], table
+        box.connection.execute(f"DELETE FROM outbox_{table}".encode())
     with box.transaction() as other:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with pytest.raises(psycopg.errors.ActiveSqlTransaction, match="READ COMMITTED"):
             box.run("keep/drop.sql", other, day=0)
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="1 is no day that has ended"):
         box.run("keep/drop.sql", day=1)
+
+
+def test_what_is_known_of_messages_goes_with_their_day_and_a_slot_after_one(box: Box) -> None:
+    box.connection.execute("UPDATE outbox_days SET number = 2")
+    box.connection.execute("INSERT INTO outbox_days (number, date, gone_at) VALUES (3, now(), now()), (5, now(), NULL)")
+    seqs = [*range(1, 4), *(day * DAY for day in range(1, 6))]
+    box.connection.execute("INSERT INTO outbox_trouble (seq) SELECT unnest(%s::bigint[])", [seqs])
+    assert [box.run("keep/troubles.sql", most=2) for _ in range(3)] == [[(4,)], [(2,)], [(0,)]]
+    assert box.rows("SELECT seq FROM outbox_trouble ORDER BY 1") == [(2 * DAY,), (5 * DAY,)]
+    slots = "SELECT 'orders', n, gen_random_uuid(), now() - n * interval '16 hours' FROM generate_series(1, 2) AS n"
+    box.connection.execute(f"INSERT INTO outbox_drains (destination, slot, token, until) {slots}".encode())
+    box.run("keep/forget.sql", acts=1)
+    assert box.rows("SELECT slot FROM outbox_drains") == [(1,)]

@@ -79,19 +79,28 @@ def test_a_scheduled_message_waits(box: Box, storage: Store) -> None:
     box.write(1, delay=3600)
     assert box.where(1) == ["waiting"]
     assert sent(storage, Receiver()) == 0
-    box.connection.execute("UPDATE outbox_waiting SET due = now() - interval '2 hours'")
+    box.connection.execute("UPDATE outbox_waiting SET due = now() - interval '2 hours', alone = true")
     keep_house(storage)
-    assert box.value("SELECT now() - since > interval '1 hour' FROM outbox_ready")  # since then it is due
+    assert box.value("SELECT alone AND now() - since > interval '1 hour' FROM outbox_ready")  # since then it is due
+    assert take(storage, {"orders": 1})
+    box.connection.execute("UPDATE outbox_leases SET locked_until = now()")
+    keep_house(storage)
+    came_back = "SELECT r.since = deliver_at, history -> 0 ? 'by' FROM outbox_ready r JOIN outbox_messages USING (seq)"
+    assert box.rows(f"{came_back} JOIN outbox_trouble USING (seq)") == [(True, True)]
     assert sent(storage, Receiver()) == 1
 
 
 def test_outages_in_a_row_of_a_message_are_counted_anew_after_an_answer(box: Box, storage: Store) -> None:
     box.write(1)
-    away = Outcome.outage("down", "no answer")
+    away = Outcome.outage("down", "no answer " * 40)
     for outcome in (away, away, FAILED, away):
         drained(storage, Receiver(lambda message, outcome=outcome: outcome))
         end_waits(box)
-    assert box.rows("SELECT attempts, spared, outages FROM outbox_trouble") == [(4, 3, 1)]
+    noted = "SELECT attempts, spared, outages, length(history -> 0 ->> 'error') FROM outbox_trouble"
+    assert box.rows(noted) == [(4, 3, 1, 300)]
+    box.connection.execute("UPDATE outbox_trouble SET attempts = 40000, spared = 40000")
+    drained(storage, Receiver(lambda message: away))
+    assert box.value("SELECT attempts FROM outbox_waiting") == 30_000, "a smallint has room for it"
 
 
 def test_a_message_whose_attempts_are_used_up_keeps_its_last_error(box: Box, storage: Store) -> None:

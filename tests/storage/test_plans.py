@@ -145,7 +145,13 @@ def test_a_look_or_an_act_reads_no_table_from_its_beginning(box: Box) -> None:
     retried = "UPDATE outbox_trouble SET code = 'busy' WHERE code IS NULL"
     box.connection.execute(retried)
     waits = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_waiting USING (seq) LIMIT 500")]
-    act: dict[str, Any] = {"ids": [id for [id] in last], "until": None, "entry": 0, "person": "ann", "reason": None}
+    act: dict[str, Any] = {
+        "ids": [id for [id] in last],
+        "until": "infinity",
+        "entry": 0,
+        "person": "ann",
+        "reason": None,
+    }
     box.rows("SELECT brin_summarize_new_values('outbox_messages_0_aggregate_id_key_idx')")
     box.connection.execute(
         "INSERT INTO outbox_tallies SELECT date_trunc('minute', now()) - m * interval '1 minute', 'd' || n, o, 5 "
@@ -201,7 +207,15 @@ def test_of_thirty_days_none_is_read_from_its_beginning(box: Box) -> None:
         "SELECT seq, 'handed over', now() + interval '1 hour', 1, id, 'd1' FROM outbox_messages WHERE id = %s",
         [sent],
     )
-    act = {"entry": 0, "person": "ann", "reason": None, "token": None, "duration": 0.0, "until": None, "ids": dead}
+    act = {
+        "entry": 0,
+        "person": "ann",
+        "reason": None,
+        "token": None,
+        "duration": 0.0,
+        "until": "infinity",
+        "ids": dead,
+    }
     body = {"message": dead[0], "body": b"{}", "kind": "application/json", "digest": hashlib.sha256(b"{}").digest()}
     asked: Asked = [
         ("find/one.sql", 300, {"ids": [sent], "part": None, "start": 0}),

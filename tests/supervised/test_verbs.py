@@ -124,7 +124,7 @@ def storage_of_tasks(request: pytest.FixtureRequest, box: Box, settings: MakeSet
 
 
 def redrive(box: Box, seq: int) -> None:
-    nobody = {"until": None, "entry": None, "person": "", "reason": "", "token": None, "duration": None}
+    nobody = {"until": "infinity", "entry": None, "person": "", "reason": "", "token": None, "duration": None}
     box.run("act/redrive.sql", ids=[run_of(box, seq).id], **nobody)
 
 

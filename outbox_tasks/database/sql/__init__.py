@@ -16,7 +16,7 @@ from importlib.resources import files
 from posixpath import normpath
 from typing import Any
 
-from outbox_tasks.errors import ConfigurationError, UnsupportedDatabase
+from outbox_tasks.errors import UnsupportedDatabase
 from outbox_tasks.satellites import satellites
 
 _PARTS = re.compile(
@@ -83,11 +83,6 @@ def statement(name: str, schema: str | None, style: str = NUMBERED, quote: str =
     return Statement(name, text.encode(), names)
 
 
-def script(name: str, schema: str) -> str:
-    """A file with several commands and no parameters, for the tables of a schema."""
-    return rendered(source(name), schema)[0]
-
-
 def rendered(text: str, schema: str | None, style: str = NUMBERED, quote: str = '"') -> tuple[str, tuple[str, ...]]:
     """A text with its parameters in this style and without its comments, and the parameters' names. `pyformat` gets
     `%s`, as `format` does: drivers take both."""
@@ -131,6 +126,4 @@ def quote_of(dialect: str) -> str:
 
 def quoted(schema: str, quote: str = '"') -> str:
     """The name of a schema as SQL has it."""
-    if "\0" in schema or not schema:
-        raise ConfigurationError(setting="database_schema", value=schema, rule="it must be the name of a schema")
     return quote + schema.replace(quote, 2 * quote) + quote

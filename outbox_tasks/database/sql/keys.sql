@@ -106,7 +106,7 @@ BEGIN
   ), empty_key AS (
     DELETE FROM outbox_keys k WHERE k.ctid = ANY (ARRAY(SELECT s.at FROM key_state s WHERE s.empty))
   ), waiting_key AS (
-    UPDATE outbox_keys k SET due = s.since FROM key_state s WHERE k.ctid = s.at AND s.lease IS NULL AND s.since > moment
+    UPDATE outbox_keys k SET due = s.since FROM key_state s WHERE k.ctid = s.at AND s.since > moment
   )
   SELECT t.seq, k.lease, m.id, m.event_type, m.attempts, NULL::timestamptz
   FROM taken t JOIN taken_key k ON k.key = t.key LEFT JOIN LATERAL (  -- of a single, what its task says; the messages of a batch are read later

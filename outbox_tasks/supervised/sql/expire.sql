@@ -31,7 +31,7 @@ WITH ended AS (
     error = CASE WHEN excluded.code = 'worker_lost' THEN excluded.error ELSE coalesce(t.error, excluded.error) END,
     history = :schema.outbox_noted(t.history, excluded.history -> 0)
 ), freed AS (
-  UPDATE :schema.outbox_keys k SET token = NULL, due = clock_timestamp(), more = true, first = least(k.first, back.seq)
+  UPDATE :schema.outbox_keys k SET token = NULL, due = clock_timestamp(), more = true
   FROM back WHERE k.destination = back.destination AND k.key = back.key
 ),
   \ir ../../database/sql/parts/put_back.sql

@@ -27,7 +27,7 @@ WITH said AS MATERIALIZED (
   SELECT gone.seq, gone.due, gone.due AS since, greatest(gone.attempts - 1, 1) AS attempts, false AS alone, gone.destination, gone.key, r.priority, r.size
   FROM gone JOIN rewritten r ON r.seq = gone.seq
 ), freed AS (
-  UPDATE :schema.outbox_keys k SET token = NULL, due = least(back.due, k.due), more = true, first = least(k.first, back.seq)
+  UPDATE :schema.outbox_keys k SET token = NULL, due = least(back.due, k.due), more = true
   FROM back WHERE k.destination = back.destination AND k.key = back.key
 ),
   \ir ../../database/sql/parts/put_back.sql

@@ -1,13 +1,13 @@
 -- Makes dead letters due again, with all their attempts, at their old place in the order of their key. Their last error
 -- stays, so a message that killed a worker still travels alone. From here on max_age counts anew.
 --
--- ids; until: the latest time of death (null: any); entry (of the audit), person, reason. Returns the ids of what it
+-- ids; until: the latest time of death; entry (of the audit), person, reason. Returns the ids of what it
 -- changed. What somebody else takes at this moment is skipped. A claim that looks at the key is waited for.
 WITH picked AS MATERIALIZED (
   SELECT d.seq
   FROM :schema.outbox_messages m CROSS JOIN LATERAL (
     SELECT d.seq FROM :schema.outbox_dead d
-    WHERE d.seq = m.seq AND (:until::timestamptz IS NULL OR d.dead_at <= :until::timestamptz) FOR UPDATE SKIP LOCKED
+    WHERE d.seq = m.seq AND d.dead_at <= :until::timestamptz FOR UPDATE SKIP LOCKED
   ) AS d
   WHERE m.id = ANY (:ids::uuid[])
 ), gone AS (
@@ -35,7 +35,7 @@ WITH picked AS MATERIALIZED (
   ON CONFLICT (destination, key) DO UPDATE SET more = true, first = least(k.first, excluded.first),
     due = CASE WHEN k.due = 'infinity' AND EXISTS (
       SELECT FROM :schema.outbox_dead d WHERE d.destination = k.destination AND d.key = k.key AND d.seq < excluded.first)
-      THEN k.due ELSE excluded.due END
+      THEN k.due ELSE clock_timestamp() END
 ), counted AS (  -- the audit keeps the first 1000 ids
   UPDATE :schema.outbox_audit a SET
     count = a.count + (SELECT count(*) FROM back),

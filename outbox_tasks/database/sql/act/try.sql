@@ -40,9 +40,9 @@ WITH asked AS MATERIALIZED (
   INSERT INTO :schema.outbox_keys AS k (destination, key, due, more, first)
   SELECT destination, key, clock_timestamp(), true, min(seq) FROM done WHERE key IS NOT NULL GROUP BY destination, key
   ORDER BY destination, key
-  ON CONFLICT (destination, key) DO UPDATE SET more = true, first = least(k.first, excluded.first),
+  ON CONFLICT (destination, key) DO UPDATE SET more = true,
     token = CASE WHEN k.token <> ALL (ARRAY(SELECT token FROM single)) THEN k.token END,
-    due = CASE WHEN k.token IS NULL OR k.token = ANY (ARRAY(SELECT token FROM single)) THEN least(k.due, clock_timestamp()) ELSE k.due END
+    due = CASE WHEN k.token IS NULL OR k.token = ANY (ARRAY(SELECT token FROM single)) THEN clock_timestamp() ELSE k.due END
 ), noted AS (
   UPDATE :schema.outbox_trouble t
   SET history = :schema.outbox_noted(t.history, jsonb_build_object(

@@ -16,7 +16,7 @@ WITH lease AS MATERIALIZED (
   WHERE l.token = :token::uuid AND l.destination = :destination::text
     AND set_config('synchronous_commit', 'off', true) = 'off'
   FOR UPDATE
-), named AS MATERIALIZED (
+), ours AS MATERIALIZED (  -- keeps: a run or a retry still has the key
   SELECT m.seq, m.id, m.event_type, m.destination, m.key, m.priority, octet_length(m.payload) AS size,
          coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder, now() + r.wait * interval '1 second' AS due,
          r.step, r.token, coalesce(r.code, t.code, 'attempts_exhausted') AS code, coalesce(r.error, t.error) AS error,
@@ -30,15 +30,12 @@ WITH lease AS MATERIALIZED (
                       WHERE d.name = :destination AND (d.opened_at IS NOT NULL OR d.failures > t.outages))
          ))::integer AS spared,
          :schema.outbox_goes_alone(CASE WHEN r.step = 'behind' THEN t.code ELSE r.code END) AS alone,
-         m.seq = ANY (lease.seqs) AS ours
+         bool_or(r.step IN ('handed', 'retry')) OVER (PARTITION BY m.key) AS keeps
   FROM lease CROSS JOIN json_to_recordset(:verdict::json) AS r(
     seq bigint, step text, wait float, attempts integer, code text, error text, token uuid)
   CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = r.seq LIMIT 1) AS m
   LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = r.seq LIMIT 1) AS t ON true
-), ours AS MATERIALIZED (  -- keeps: a run or a retry still has the key
-  SELECT * FROM (
-    SELECT named.*, bool_or(step IN ('handed', 'retry') OR NOT ours) OVER (PARTITION BY key) AS keeps FROM named) AS n
-  WHERE ours
+  WHERE r.seq = ANY (lease.seqs)
 ), ended AS (
   DELETE FROM :schema.outbox_leases l
   WHERE l.token = (SELECT token FROM lease) AND NOT EXISTS (SELECT FROM ours WHERE step = 'retry')
