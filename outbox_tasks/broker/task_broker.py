@@ -66,14 +66,10 @@ def plant_canary(producer: Producer, key: str) -> frozenset[str] | None:
         return None
     # A set, because with `global_keyprefix` kombu prefixes the keys of only some commands.
     try:
-        found = frozenset(map(_text, client.smembers(key)))
+        found = frozenset(token.decode() for token in client.smembers(key))
         if not found:
             client.sadd(key, str(uuid4()))
     except producer.connection.channel_errors as error:
         log.debug("could not find out whether the broker has lost its data: %s", error)
         return None
     return found
-
-
-def _text(token: bytes | str) -> str:
-    return token.decode() if isinstance(token, bytes) else token

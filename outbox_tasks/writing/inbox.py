@@ -125,7 +125,8 @@ class Inbox:
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             asynchronous = inspect.iscoroutinefunction(function)
             if _is_async(begin) not in (asynchronous, None):
-                reason = f"{_name(function)} is {'' if asynchronous else 'not '}async, but the argument of once() "
+                name = getattr(function, "__qualname__", repr(function))
+                reason = f"{name} is {'' if asynchronous else 'not '}async, but the argument of once() "
                 raise InboxMisused(consumer=self.consumer, reason=reason + ("is not" if asynchronous else "is"))
             call = _with_session(function)
 
@@ -252,11 +253,6 @@ def _hide_session(wrapper: Any, function: Callable[..., Any]) -> None:
     signature = inspect.signature(function)
     shown = [parameter for name, parameter in signature.parameters.items() if name != SESSION]
     wrapper.__signature__ = signature.replace(parameters=shown)
-    wrapper.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != SESSION}
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))
 
 
 def _is_storable(value: object) -> bool:

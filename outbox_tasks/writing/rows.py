@@ -124,8 +124,6 @@ def _serialized(message: Message) -> tuple[str | bytes, str]:
         return payload, message.content_type or TEXT
     try:
         _check_whole(payload)
-        if dataclasses.is_dataclass(payload):
-            payload = to_jsonable_python(payload)
         text = _encode(payload)
         if not is_encodable(text):
             raise ValueError("half of a surrogate pair is no text")
@@ -169,9 +167,8 @@ def _fields(value: object) -> Iterable[str]:
 def _read(value: object, name: str) -> object:
     """A field as the application reads it. The encoder reads only what a model has in memory. It would leave out what
     SQLAlchemy has expired, or what `model_construct` did not get."""
-    in_memory = getattr(value, "__dict__", {})
     try:
-        return in_memory[name] if name in in_memory else getattr(value, name)
+        return getattr(value, name)
     except Exception as error:
         raise ValueError(f"{type(value).__name__}.{name} can't be read: {error}") from error
 

@@ -19,7 +19,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.broker.places import same_place
-from outbox_tasks.broker.task_broker import patience, plant_canary
+from outbox_tasks.broker.task_broker import limit_waits, plant_canary
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.local.binaries import valkey_server
 from outbox_tasks.local.ports import LOOPBACK, free_port
@@ -82,15 +82,16 @@ def test_the_stamp_is_under_the_key_prefix_of_the_app(
 def test_a_redis_where_we_may_not_write_has_no_stamp_and_no_key_of_ours(
     settings: MakeSettings, own_redis: EmbeddedValkey, client: redis.Redis
 ) -> None:
-    client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "+@connection", "+info")
+    client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "+@connection", "-info")
     url = own_redis.url.replace("://", "://reader:x@")
     made = settings(broker_url=url)
     broker = Broker(PinnedCelery("relay", broker=url, settings=made), made)
+    broker.check_server()
     assert not broker.has_forgotten("mine")
     with broker.producer() as producer:
         assert plant_canary(producer, "a key") is None
         with pytest.raises(TimeoutError):
-            patience(producer, time.monotonic())
+            limit_waits(producer, time.monotonic())
 
 
 def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(
