@@ -6,7 +6,6 @@ broker costs it nothing. If a nudge is lost, beat wakes the claim, or the task o
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401  redis imports it, which Python refuses once a program has begun to end
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -19,7 +19,6 @@ from kombu import Producer, Queue
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable
 from outbox_tasks.model import Message, TaskHeaders
-from outbox_tasks.text import is_text
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, describe
 from outbox_tasks.wire.cloudevents import TRACE
 from outbox_tasks.writing.unsent import remember
@@ -102,10 +101,7 @@ class _Recorder(Producer):
         # The version of Celery's message protocol says where they are.
         fields = body if isinstance(body, Mapping) else options.get("headers") or {}
         self._times = _time(self._name, fields, "eta"), _time(self._name, fields, "expires")
-        # The relay decides how often to try, and how long.
-        for name in ("retry", "retry_policy", "timeout", "confirm_timeout"):
-            options.pop(name, None)
-        super().publish(body, **options)  # type: ignore[no-untyped-call]
+        super().publish(body, **{**options, "retry": False})  # type: ignore[no-untyped-call]
 
     def maybe_declare(self, entity: Any, *_: Any, **__: Any) -> None:
         """kombu calls this for each entity that is to be declared before the message is sent."""
@@ -122,7 +118,7 @@ class _Recorder(Producer):
         assert self._times is not None
         eta, expires = self._times
         body, priority, content_type, content_encoding, headers, properties = message
-        queues = {each.name for each in self._declared if isinstance(each, Queue)} or {routing_key}
+        queues = {each.name for each in self._declared if isinstance(each, Queue)}
         envelope = TaskMessage(
             content_type, content_encoding, headers, properties, exchange, routing_key, priority, mandatory,
             describe(self._declared), expires, self._target.confirms(self._app, self._name, queues),
@@ -132,7 +128,7 @@ class _Recorder(Producer):
         except (TypeError, ValueError) as error:
             raise PayloadNotSerializable(event_type=self._name, reason=f"in a header: {error}") from error
         # The trace of the call, if there is one: the relay carries that on.
-        trace = {name: str(headers[name]) for name in TRACE if is_text(headers.get(name))}
+        trace = {name: str(headers[name]) for name in TRACE if headers.get(name)}
         stored = Message(
             self._name,
             body.encode() if isinstance(body, str) else bytes(body),

@@ -37,7 +37,7 @@ def publish():
 ENDS = {
     "at the end of the file": "publish()",
     "an exception in another thread": "thread = threading.Thread(target=publish)\nthread.start()\nraise ValueError",
-    "in an exit function": "publish()\natexit.register(publish)",
+    "in an exit function": "atexit.register(publish)",
     "a child of multiprocessing": (
         "child = multiprocessing.get_context('fork').Process(target=publish)\nchild.start()\nchild.join()"
     ),

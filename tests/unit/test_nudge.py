@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from math import inf
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ from outbox_tasks.writing.nudge import (
     CALLS_AT_MOST,
     CLAIM,
     COMMIT_SECONDS,
+    END,
     PAUSE_SECONDS,
     PAUSE_SECONDS_WITHOUT_BROKER,
+    Calls,
     Nudge,
     Woken,
+    _Call,
 )
 from tests.conftest import eventually
 
@@ -64,6 +69,14 @@ def test_without_a_thread_no_commit_fails(
         nudge()
     nudge()
     eventually(lambda: woken == [{CLAIM}])
+
+
+def test_the_end_of_a_program_waits_for_a_commit_that_is_under_way(nudge: Nudge, woken: list[set[Woken]]) -> None:
+    calls: Calls = SimpleQueue()
+    calls.put(_Call(iter([False, True]).__next__, ORDERS, inf))
+    calls.put(END)
+    nudge._run(calls)
+    assert woken == [{ORDERS}]
 
 
 def test_many_at_once_become_few_and_a_failure_stops_none(woken: list[set[Woken]]) -> None:
