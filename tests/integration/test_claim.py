@@ -141,6 +141,15 @@ def test_unknown_destinations_are_looked_for_seldom_and_end_no_claim(
     assert slow.call_count == 1
 
 
+def test_a_destination_behind_many_that_nobody_knows_is_found(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox_tasks.relay.store.claims.DESTINATIONS_AT_ONCE", 4)
+    rows.insert(40, destination=text("'a-' || generate_series"))
+    rows.insert()
+    assert sum(len(claimed(store)[0]) for _ in range(15)) == 1
+
+
 def test_a_share_is_no_larger_than_what_was_granted() -> None:
     due = Due("orders", True, keyless=2, alone=1, new=5, held=3, drains=0, shut=False, probe=False)
     assert [_shared(due, most)[:3] for most in (2, 5, 9)] == [(2, 0, 0), (3, 2, 0), (3, 3, 3)]

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import select, update
 
 from outbox_tasks.database.activity import LATE_SECONDS
-from outbox_tasks.model import LeasedMessage, Outcome, Step
+from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.relay.store import Store
-from tests.claims import claimed, drain_batches
+from tests.claims import claimed
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.doctoring import beats
 
@@ -143,20 +143,3 @@ class TestRate:
         store = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 0.01}})
         rows.insert(3)
         assert [taken(store)["orders"] for _ in range(3)] == [1, 0, 0]
-
-
-class TestAge:
-    @pytest.fixture
-    def store(self, new_store: MakeStore) -> Store:
-        return new_store(destinations={"orders": {"url": "a://b", "max_age": 100}})
-
-    def test_a_message_that_was_due_for_too_long_is_dead_and_says_why(self, store: Store, rows: Rows) -> None:
-        [old] = rows.insert(1, created_at=seconds_from_now(-101))
-        young = rows.insert(1, created_at=seconds_from_now(-90))
-        young += rows.insert(1, created_at=seconds_from_now(-1000), deliver_at=seconds_from_now(-50))
-        destination = Destination()
-        assert drain_batches(store, {"orders": destination}) == {Step.SENT: 2, Step.DEAD: 1}
-        assert destination.sent == young
-        row = rows.one(old)
-        assert (row.status, row.last_error_code, row.attempts) == ("dead", "too_old", 0)
-        assert row.last_error == "not delivered within 100 seconds"

@@ -61,7 +61,7 @@ FAULTS = [
     Fault(STORE + "traffic.py", "self._count_processes() - others)", "self._count_processes())",
           "tests/integration/test_traffic.py::TestSlots", "one slow destination holds all processes"),
     Fault(STORE + "leases.py", "message.attempts if verdict.sent else message.attempts - 1", "message.attempts",
-          "tests/integration/test_traffic.py::TestAge", "a message that was not sent counts an attempt"),
+          "tests/integration/test_too_large.py", "a message that was not sent counts an attempt"),
     Fault(STORE + "leases.py", "verdict.wait + self.settings.queue_lease}", "verdict.wait}", LEASES + "::TestSettle",
           "the lease of a retry runs out as its task begins"),
     Fault(STORE + "claims.py", "if not self.settings.dead_blocks(name)]", "if self.settings.dead_blocks(name)]", KEYS,

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery, Task, _state, signals
+from celery import Celery, _state, signals
 from celery.concurrency.thread import TaskPool
 from celery.exceptions import Retry
 from kombu import Exchange, Message, Queue
@@ -258,15 +258,6 @@ def test_a_pickled_app_has_our_queues(
     install(app, settings())
     apps.append(copy := pickle.loads(pickle.dumps(app)))
     assert list(copy.amqp.queues.consume_from) == ["shop", *ALL_QUEUES]
-
-
-def test_our_tasks_do_not_use_the_app_s_task_class(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
-    """That class may retry all failures; a dead letter must stay dead."""
-    app = new_app()
-    app.task_cls = type("Stubborn", (Task,), {"autoretry_for": (Exception,)})
-    app.conf.update(MEMORY)
-    install(app, settings())
-    assert not any(hasattr(app.tasks[name], "autoretry_for") for name in TASKS)
 
 
 def test_a_second_install_changes_nothing(

@@ -134,13 +134,12 @@ class Claims(Database):
         return singles
 
     def _take_keyless(self, shares: Mapping[str, Share], lease: dict[str, Any]) -> list[Single]:
-        probed = {name for name, share in shares.items() if share.token is not None}
         wanted = [
             {
                 "destination": name,
                 "most": share.keyless,
                 "token": share.token,
-                "span": self._progress.lanes.spans(name, from_front=name in probed),
+                "span": self._progress.lanes.spans(name),
             }
             for name, share in shares.items()
         ]
@@ -148,7 +147,7 @@ class Claims(Database):
         taken = [(row.destination, row.priority, int(row.at), row.seq) for row in rows if row.at is not None]
         count = Counter(row.destination for row in rows)
         ends = {name for name, share in shares.items() if count[name] < share.keyless}
-        names = [name for name in shares if name not in probed]
+        names = [name for name, share in shares.items() if share.token is None]  # a probe takes one from the middle
         self._progress.lanes.note(names, taken, Snapshot.parsed(looked.at), life=looked.id, ends=ends)
         return [_single(row) for row in rows]
 

@@ -82,12 +82,12 @@ class Lanes:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._life: str | None = None
 
-    def spans(self, name: str, *, from_front: bool = False) -> list[dict[str, Any]]:
+    def spans(self, name: str) -> list[dict[str, Any]]:
         """Which parts of a destination's lanes to look at: see claim/take_keyless.sql."""
         return [
             {"priority": priority, "weight": weight, **span}
             for priority, weight in WEIGHTS.items()
-            for span in (Lane() if from_front else self._lane(name, priority)).spans()
+            for span in self._lane(name, priority).spans()
         ]
 
     def _lane(self, name: str, priority: int) -> Lane:
