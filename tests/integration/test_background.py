@@ -196,36 +196,22 @@ class TestTrouble:
             each.start()
         assert ended(runners[0], entry)["count"] == each_once(rows, entry) == (limit or 40)
 
-    def test_a_worker_of_the_relay_goes_on_when_the_page_is_killed(
-        self, store: Store, rows: Rows, redis_url: str
+    def test_a_worker_of_the_relay_goes_on_when_the_page_is_gone(
+        self, runner: Runner, rows: Rows, redis_url: str
     ) -> None:
-        bury(rows, 200)
-        code = (
-            "import time, uuid; from outbox_tasks.operating.messages.background import Runner;"
-            "from outbox_tasks.operating.messages.find import Filter; from outbox_tasks.relay.store import Store;"
-            "from outbox_tasks.settings import Settings; runner = Runner(Store.connect(Settings()));"
-            "runner.begin('redrive', Filter(states=('dead',)), who='ann', why=None, token=uuid.uuid4(), rate=20);"
-            "time.sleep(600)"
-        )
-        destinations = {"orders": {"url": f"redis+stream://{redis_url[8:]}/x"}}
-        place = {**os.environ, **environment(store.settings, broker_url=redis_url, destinations=destinations)}
-        with subprocess.Popen([sys.executable, "-c", code], env=place) as page:
-            eventually(lambda: [row for row in rows.hot() if row.status == "pending"])
-            page.kill()
-        [act] = acts(rows)
-        assert 0 < act.count == each_once(rows, act.seq) < 200
-        # What dies again meanwhile is not sent again.
-        again = next(str(row.id) for row in rows.hot() if row.status == "pending")
-        rows.change([again], status="dead", dead_at=seconds_from_now(0))
+        bury(rows, 20)
+        entry = begin(runner, wake=False)
         overdue(rows)
+        destinations = {"orders": {"url": f"redis+stream://{redis_url[8:]}/x"}}
+        settings = runner._database.settings
+        place = {**os.environ, **environment(settings, broker_url=redis_url, destinations=destinations)}
         worker = [sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-P", "solo", "-Q", "outbox.maintain"]
         with subprocess.Popen([*worker, "-n", "acts@%h"], env=place) as relay:
             try:
-                eventually(lambda: acts(rows)[0].count == 200, seconds=120)
+                eventually(lambda: acts(rows)[0].count == 20, seconds=120)
             finally:
                 relay.terminate()
-        assert rows.state(again) == "dead"
-        assert each_once(rows, act.seq) == 199
+        assert each_once(rows, entry) == 20
 
     def test_an_act_is_left_to_the_process_that_runs_it(
         self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch

@@ -132,11 +132,11 @@ class TestOldest:
 
 
 def test_of_what_waits_or_is_dead_the_first_counts(store: Store, rows: Rows) -> None:
-    failed = {"attempts": 1, "created_at": seconds_from_now(-6000)}
     for seconds in (900, 300, 600):
-        for code, key in (("away", None), ("busy", None), ("busy", f"{seconds}")):
-            rows.insert(1, locked_until=seconds_from_now(seconds), last_error_code=code, key=key, **failed)
-            rows.insert(1, status="dead", dead_at=seconds_from_now(-seconds), last_error_code=code)
+        for code, key, age in (("away", None, 60), ("busy", None, 60), ("busy", f"{seconds}", 6000)):
+            failed = {"attempts": 1, "last_error_code": code, "created_at": seconds_from_now(-age)}
+            rows.insert(1, locked_until=seconds_from_now(seconds + 200 * (code == "busy")), key=key, **failed)
+            rows.insert(1, event_type=f"{seconds}", **failed, status="dead", dead_at=seconds_from_now(-seconds))
     found = of(store)
     assert (found.put_off, found.dead_for, found.waited, found.due) == pytest.approx((300, 900, 6000, 0), abs=30)
     rows.insert(1, lease=A_LEASE, handed_at=seconds_from_now(-60), attempts=1, locked_until=seconds_from_now(-5))

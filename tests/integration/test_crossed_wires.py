@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import redis
 from celery import Celery
 from click.testing import CliRunner
-from sqlalchemy import URL, Engine, make_url, text
+from sqlalchemy import URL, Engine, make_url
 
 from outbox_tasks import cli
 from outbox_tasks.database.activity import CROSSED
 from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.problems import Severity, examine
-from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker.app import make_app
 from outbox_tasks.worker.resources import Resources
@@ -25,8 +24,6 @@ from outbox_tasks.worker.start_checks import check
 from tests.claims import take
 from tests.conftest import MakeSettings, Rows, eventually, make_tables, own_schema
 from tests.integration.conftest import environment
-from tests.integration.own_database import own_database
-from tests.integration.pgbouncer import needed, pooled
 
 Relay = Callable[[Settings], Resources]
 
@@ -137,29 +134,5 @@ def test_two_settings_that_name_two_places_are_named(
     ]
 
 
-@needed
-def test_an_identity_stays_behind_a_pooler_and_differs_for_a_copy(engine: Engine) -> None:
-    with own_database(engine) as place:
-        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-            connection.execute(
-                text(f"CREATE DATABASE {place.engine.url.database}_copy TEMPLATE {place.engine.url.database}")
-            )
-        copy = make_url(place.url).set(database=f"{place.engine.url.database}_copy")
-        try:
-            with pooled(place.url) as pooler:
-                direct, behind, copied = (
-                    identity(place.settings(database_url=url)) for url in (place.url, pooler, text_of(copy))
-                )
-        finally:
-            place.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
-    assert direct == behind
-    assert copied == direct.replace(f"database {place.engine.url.database},", f"database {copy.database},") != direct
-
-
 def text_of(url: URL) -> str:
     return url.render_as_string(hide_password=False)
-
-
-def identity(settings: Settings) -> str:
-    with closing(Store.connect(settings.replace(statement_timeout=0))) as store:
-        return store.identity

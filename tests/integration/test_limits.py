@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from outbox_tasks.errors import ActRefused
-from outbox_tasks.model import Outcome, Slot, Step
+from outbox_tasks.model import LeasedMessage, Outcome, Step
 from outbox_tasks.operating import limits
 from outbox_tasks.relay.drain import drain_in_slot
 from outbox_tasks.relay.publish import publish
@@ -129,48 +125,20 @@ def test_singles_in_the_queue_go_back_and_no_more_are_taken_than_the_rate_allows
     assert sum(taken(store).values()) <= 2
 
 
-@pytest.fixture
-def draining(new_store: MakeStore, rows: Rows) -> Iterator[Destination]:
-    """A claimer and six drains at work, over many messages."""
-    destination, over, queue = Destination(seconds=0.1), threading.Event(), SimpleQueue[Slot]()
-    given = {"orders": {"url": "a://b", "concurrency": 6}}
-    rows.insert(30_000)
+def test_a_lower_concurrency_ends_the_drains_that_are_too_many(store: Store, rows: Rows) -> None:
+    class Lowering(Destination):
+        def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+            limit(store, concurrency=1)
+            counts_soon(store, "concurrency", 1)
+            return super().publish(messages)
 
-    def claim() -> None:
-        store = new_store(destinations=given)
-        while not over.wait(0.02):
-            for asked in claimed(store)[1]:
-                queue.put(asked)
-
-    def work() -> None:
-        store = new_store(destinations=given)
-        while not over.is_set():
-            with suppress(Empty):
-                asked = queue.get(timeout=0.1)
-                drain_in_slot(store, {"orders": destination}, asked, Listener(), stop=over.is_set)
-
-    threads = [threading.Thread(target=target) for target in (claim, *[work] * 6)]
-    for thread in threads:
-        thread.start()
-    yield destination
-    over.set()
-    for thread in threads:
-        thread.join()
-
-
-def test_a_lower_concurrency_ends_the_drains_that_are_too_many(draining: Destination, store: Store) -> None:
-    eventually(lambda: draining.most > 3)
-    limit(store, concurrency=1)
-
-    def most_of_a_moment() -> int:
-        draining.most = 0
-        time.sleep(0.3)
-        return draining.most
-
-    eventually(lambda: most_of_a_moment() == 1, 3)
-    assert {most_of_a_moment() for _ in range(3)} == {1}
+    rows.insert(1_000)
+    destination = Lowering()
+    for sent in (range(1, 1_000), range(1)):
+        *_, slot = store.claims.reserve_slots({"orders": (2, 2)})
+        drained = drain_in_slot(store, {"orders": destination}, slot, Listener())
+        assert (drained.steps[Step.SENT] if drained else 0) in sent
     limits.clear(store, "orders", "anna")
-    eventually(lambda: most_of_a_moment() > 3, 10)
 
 
 def test_the_command_shows_sets_and_clears_limits(command: Command) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from outbox_tasks.feeds.store import Feeds
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating import limits
-from outbox_tasks.operating.problems import Problem, Severity, examine
+from outbox_tasks.operating.problems import Severity, examine
 from outbox_tasks.relay.claim import QUEUED_AT_MOST
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
@@ -206,24 +206,11 @@ def test_messages_that_are_claimed_but_not_sent(site: Settings, rows: Rows, stor
     assert found(site, "silent") == {}
 
 
-def test_a_feed_that_fails_or_is_late_and_its_queue_without_a_worker(
-    site: Settings, store: Store, rows: Rows, engine: Engine, schema: str
-) -> None:
-    def of_feeds() -> Problem:
-        [problem] = examine(fed).problems
-        return problem
-
-    fed = site.replace(feeds={"eu": {"url": "sqlite:////no/such/file.db"}})
-    assert roots(fed) == {"no_workers": "outbox.feed"}
+def test_a_feed_that_is_late(site: Settings, store: Store, rows: Rows) -> None:
     beats(rows, "worker", 1, "feed@here", queues=["outbox.feed"])
-    assert roots(fed) == {}
     feeds = Feeds(store)
     feeds.take("eu", token := str(uuid4()))
     feeds.end("eu", token, lag=(3, site.stale_after + 60))
-    assert (of_feeds().code, of_feeds().which, of_feeds().how_many) == ("feed_late", "eu", 3)
-    assert of_feeds().fact == "The feed eu has a row that waits for 6 min."
-    feeds.take("eu", token)
-    feeds.end("eu", token, error="it is gone")
-    sql(engine, schema)("UPDATE outbox_feeds SET failed_at = failed_at - interval '6 min'")
-    assert of_feeds().fact == "The feed eu can't be read for 6 min: it is gone"
-    assert roots(site) == {}
+    [late] = examine(site.replace(feeds={"eu": {"url": "sqlite:////no/such/file.db"}})).problems
+    assert (late.code, late.which, late.how_many) == ("feed_late", "eu", 3)
+    assert late.fact == "The feed eu has a row that waits for 6 min."

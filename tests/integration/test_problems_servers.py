@@ -18,7 +18,6 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.problems import Connections, Severity, Site, examine, look
 from outbox_tasks.operating.problems.checks import CHECKS, DATABASE
-from outbox_tasks.operating.problems.destinations import connection_errors
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
 from tests.integration import pgbouncer
@@ -58,7 +57,7 @@ def test_an_unreachable_broker_is_the_root_of_all_that_stands_still(settings: Ma
     assert {"no_workers", "no_beat", "no_claims", "stale"} <= {problem.code for problem in away.follows}
     assert "secret" not in str(seen)
     assert "Broker" in seen.skipped
-    assert "Tables" in seen.in_order
+    assert ("Tables" in seen.in_order, "Broker" in seen.in_order) == (True, False)
 
 
 def test_a_read_only_database_is_the_root_of_all_that_stands_still(settings: MakeSettings, rows: Rows) -> None:
@@ -220,19 +219,3 @@ def test_a_destination_without_a_publisher_that_takes_its_url(settings: MakeSett
     assert "'fax'" in fax.fact
     assert "destinations.orders.url" in orders.fact
     assert (large.which, large.remedy[:11]) == ("large", "pip install")
-
-
-def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
-    """A backlog that is full lets nobody in."""
-    with socket.socket() as server, socket.socket() as first:
-        server.bind((LOOPBACK, 0))
-        server.listen(0)
-        first.connect(server.getsockname())
-        full = (LOOPBACK, server.getsockname()[1])
-        fillers = [socket.socket() for _ in range(4)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(server.getsockname())
-        assert connection_errors([full], seconds=0.2) == {full: "no answer within 0.2 s"}
-        for filler in fillers:
-            filler.close()

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.archive.replay import Replay
 from outbox_tasks.local.ports import free_port
-from outbox_tasks.operating import limits
+from outbox_tasks.operating import limits, wake
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store import Store
@@ -90,9 +90,10 @@ def test_an_act_wakes_the_claim(new_store: MakeStore, rows: Rows, broker_url: st
 
 @pytest.mark.parametrize("act", [redrive, resume, cancel])
 def test_an_act_does_not_wait_for_a_broker_that_is_away(
-    new_store: MakeStore, rows: Rows, broker_url: str, act: Callable[..., None]
+    new_store: MakeStore, rows: Rows, broker_url: str, act: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that is there is woken then all the same."""
+    monkeypatch.setattr(wake, "_nudges", {})
     began = time.monotonic()
     act(new_store(broker_url=f"redis://127.0.0.1:{free_port()}/0"), rows)
     assert time.monotonic() - began < 30

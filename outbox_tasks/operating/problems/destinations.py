@@ -83,7 +83,7 @@ def reachable(site: Site) -> Problems:
     for name, destination in site.settings.destinations.items():
         with suppress(ValueError):  # `publishers` reports a URL that can't be read
             by_name[name] = addresses(destination, site.settings.broker_url)
-    reasons = connection_errors({address for tried in by_name.values() for address in tried})
+    reasons = _connection_errors({address for tried in by_name.values() for address in tried})
     for name, tried in by_name.items():
         refusals = [f"{host}:{port}: {reason}" for host, port in tried if (reason := reasons[host, port])]
         if tried and len(refusals) == len(tried):
@@ -114,19 +114,16 @@ def addresses(destination: Destination, broker_url: str | None) -> Sequence[Addr
     return servers
 
 
-def connection_errors(servers: Iterable[Address], seconds: float = ANSWER_SECONDS) -> Mapping[Address, str | None]:
+def _connection_errors(servers: Iterable[Address]) -> Mapping[Address, str | None]:
     """Why each of these servers takes no connection; None: it takes one."""
-    silent = f"no answer within {seconds:g} s"
 
     def connect(address: Address) -> str | None:
         try:
-            socket.create_connection(address, timeout=seconds).close()
-        except TimeoutError:
-            return silent
+            socket.create_connection(address, timeout=ANSWER_SECONDS).close()
         except (OSError, UnicodeError) as failed:
             return getattr(failed, "strerror", None) or str(failed)
         return None
 
     asked = {address: in_thread(partial(connect, address)) for address in servers}
-    wait(asked.values(), seconds + CONNECT_SECONDS)
-    return {address: future.result() if future.done() else silent for address, future in asked.items()}
+    wait(asked.values(), ANSWER_SECONDS + CONNECT_SECONDS)
+    return {address: future.result() if future.done() else "no answer" for address, future in asked.items()}
