@@ -63,8 +63,6 @@ def status() -> None:
 
 def _line(state: FeedState) -> str:
     text = f"{state.name}: copied {state.copied:,}, {state.waiting:,} wait"
-    if state.waiting:
-        text += f", the oldest for {state.age:.0f} s"
     if state.error is not None:
         text += f"; it fails for {state.failing or 0:.0f} s: {state.error}"
     return text

@@ -7,7 +7,6 @@ What is not committed yet is seen by dirty reads, at no cost for those who write
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -21,9 +20,6 @@ ROWS_A_READ = 200
 
 ROWS_A_DELETE = 1000
 """Rows that one statement deletes: its locks are held for a short time."""
-
-OLDEST_VERSIONS = {"MariaDB": (10, 6), "MySQL": (8, 0)}
-"""The first versions that can read JSON as a table."""
 
 URL_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "unix_socket")
 """What a URL may say after its question mark: it goes to PyMySQL."""
@@ -50,13 +46,14 @@ class MySQLSource(Source):
         self._checked = False
 
     def _connect(self) -> Any:
-        driver = _driver(self.name)
+        import pymysql
+
         url, self._checked = self._url, False
         options: dict[str, Any] = {name: value for name, value in url.query.items() if name in URL_OPTIONS}
         for name in ("ssl_verify_cert", "ssl_verify_identity"):
             if name in options:
                 options[name] = options[name].lower() in ("1", "true", "yes", "on")
-        connection = driver.connect(
+        connection = pymysql.connect(
             host=url.host or "localhost",
             port=url.port or 3306,
             user=url.username,
@@ -112,10 +109,8 @@ class MySQLSource(Source):
         if self._checked:
             return
         version, read_only, engine = self._rows(connection, "check", schema_=self._schema)[0]
-        kind = "MariaDB" if "MariaDB" in version else "MySQL"
-        numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-        if numbers < OLDEST_VERSIONS[kind] or "TiDB" in version:  # TiDB has no dirty reads, which show open rows
-            raise self._trouble(f"it is {kind} {version}; a feed needs MySQL 8.0, MariaDB 10.6, or newer")
+        if "TiDB" in version:  # it has no dirty reads, which show open rows
+            raise self._trouble(f"it is {version}; a feed needs MySQL or MariaDB")
         if engine is not None and engine != "InnoDB":
             raise self._trouble(f"the table outbox_feed has the engine {engine}, and only InnoDB can roll back rows")
         if read_only:
@@ -128,12 +123,3 @@ class MySQLSource(Source):
 
     def _lacks_table(self, error: Exception) -> bool:
         return error.args[:1] == (NO_TABLE,)
-
-
-def _driver(name: str) -> Any:
-    try:
-        import pymysql
-    except ImportError as error:
-        rule = "it needs the package PyMySQL: pip install 'outbox-tasks[mysql]'"
-        raise ConfigurationError(setting=f"feeds.{name}.url", value="mysql", rule=rule) from error
-    return pymysql

@@ -182,11 +182,9 @@ class Watch:
                         "report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE_SECONDS
                     )
                 wait = RETRY_SECONDS if self._soon else self._every
-            except OutboxError as error:
-                log.warning("the leases of running tasks were not renewed: %s", error)
-                wait = RETRY_SECONDS
-            except Exception:
-                log.exception("the leases of running tasks were not renewed")
+            except Exception as error:
+                is_known = isinstance(error, OutboxError)
+                log.warning("the leases of running tasks were not renewed: %s", error, exc_info=not is_known)
                 wait = RETRY_SECONDS
             finally:
                 # Keep no connection open between two looks: a process that the pool forks would share it.

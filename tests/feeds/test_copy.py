@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from outbox_tasks.cli import outbox as commands
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
-from outbox_tasks.feeds.bridge import Bridged, bridge
+from outbox_tasks.feeds.bridge import Bridged, bridge, bridge_all
 from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.source import Source, open_source
 from outbox_tasks.feeds.store import Copy, Feeds
@@ -107,12 +107,15 @@ def test_what_was_written_is_copied_once_in_its_order_and_deleted(
 
 
 def test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody(
-    box: Box, feeds: Feeds, app: App, storage: Store
+    box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("outbox_tasks.feeds.rows.MESSAGE_BYTES", 150_000)
     bad = ["no json", "[]", "{}", '{"event_type": "a", "text": 1}', '{"event_type": "a", "data": "%"}',
            '{"event_type": "a", "text": "", "delay": -1}', '{"event_type": "a", "text": "", "headers": {"a": 1}}',
            '{"event_type": "a", "text": "", "deliver_at": "soon"}', "nul \0", '{"event_type": "", "text": ""}',
-           '{"event_type": "a", "text": "", "deliver_at": "2030-01-01T00:00:00"}', 100_000 * "["]  # fmt: skip
+           '{"event_type": "a", "text": "", "deliver_at": "2030-01-01T00:00:00"}', 100_000 * "[",
+           '{"event_type": "a", "text": "", "latest": 1}',
+           '{"event_type": "a", "text": "' + 150_000 * "x" + '"}']  # fmt: skip
     for message in bad:
         app.insert(str(uuid4()), None, message)
     app.insert("x" * 36, None, '{"event_type": "a", "text": ""}')
@@ -318,6 +321,14 @@ def test_a_stalled_bridge_copies_nothing(box: Box, feeds: Feeds, app: App, stora
     assert feeds.take("shop", str(uuid4())) is None
     assert feeds.wanted(["shop"]) == []
     looked = app.source.look(10)
+
+    def be_overtaken() -> bool:
+        wait_over(box)
+        return feeds.take("shop", str(uuid4())) is None
+
+    wait_over(box)
+    assert bridge(feeds, app.source, storage.settings, stop=be_overtaken) == Bridged()
+    assert (app.left(), ids(box), feeds.states()[0].holder is None) == (2, [], False)
     wait_over(box)
     assert run(feeds, app.source, storage).copied == 2
     rows = [Copy(row.number, row.id, [{"id": row.id, "event_type": "a", "destination": "orders"}]) for row in looked]
@@ -371,16 +382,17 @@ def test_the_task_of_a_feed_copies_it_and_goes_on_at_once(
     box: Box, app: App, settings: MakeSettings, broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.write(2)
-    feeds = {"shop": {"url": app.url}, "gone": {"url": "sqlite:////no/such/file.db"}}
+    feeds = {"shop": {"url": app.url}, "gone": {"url": "sqlite:////no/such/file.db"}, "wrong": {"url": "oracle://h"}}
     relay = make_app(settings(database_schema=box.schema, broker_url=broker_url, feeds=feeds))
     relay.finalize()
     with redis.Redis.from_url(broker_url) as client:
         client.flushdb()
     feed = relay.tasks["outbox_tasks.feed"]
     assert relay.conf.beat_schedule["outbox_tasks.feed"]["options"]["queue"] == "outbox.feed"
-    assert feed.apply().get() == "woke 2 of 2"
+    assert feed.apply().get() == "woke 3 of 3"
+    assert feed.apply(args=("wrong",)).get() == "not done"
     assert feed.apply(args=("gone",)).get() == "copied 0, 0 dead"
-    assert sorted(woken_feeds(broker_url)) == ["gone", "shop"]
+    assert sorted(woken_feeds(broker_url)) == ["gone", "shop", "wrong"]
     with monkeypatch.context() as flood:
         flood.setattr("outbox_tasks.feeds.bridge.ROWS_A_COPY", 1)
         flood.setattr("outbox_tasks.feeds.task.bridge", partial(bridge, longest=0.0))
@@ -388,7 +400,7 @@ def test_the_task_of_a_feed_copies_it_and_goes_on_at_once(
     assert woken_feeds(broker_url) == ["shop"]
     assert feed.apply(args=("shop",)).get() == "copied 1, 0 dead"
     assert feed.apply(args=("another",)).get() == "unknown"
-    assert feed.apply().get() == "woke 1 of 1"
+    assert feed.apply().get() == "woke 2 of 2"
     relay.outbox_relay.close()
     relay.close()
     assert len(ids(box)) == 2
@@ -414,6 +426,7 @@ def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
     written = set(app.write(2) + other.write(3))
     store = Store.connect(settings(database_schema=box.schema, feeds=feeds))
     receiver = Receiver()
+    assert bridge_all(store, lambda: True) == {}
     assert relayed(store, receiver)[Step.SENT] == 5
     assert {message.id for message in receiver.got} == written
     assert [(state.name, state.copied, state.failures) for state in Feeds(store).states()] == [

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -127,6 +128,19 @@ class TestTrouble:
             source.delete([(row.number, row.id)])
             assert source.lag() == (0, 0.0)
             source.close()
+            if overlapping.dialect != "postgresql":
+                return
+            replica = "CREATE FUNCTION pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+            for what, (trouble, *back) in {
+                "ALTER TABLE outbox_feed ENABLE ROW LEVEL SECURITY": (
+                    "row-level security hides rows", "ALTER TABLE outbox_feed DISABLE ROW LEVEL SECURITY"),
+                f"{replica}; ALTER ROLE {login.username} SET search_path = public, pg_catalog": (
+                    "it takes no writes", "DROP FUNCTION public.pg_is_in_recovery()"),
+            }.items():  # fmt: skip
+                overlapping.execute(what)
+                with pytest.raises(SourceTrouble, match=trouble):
+                    source.look(1)
+                overlapping.execute(*back)
 
 
 class TestMySQL:
@@ -225,6 +239,27 @@ class TestSQLite:
         writer.commit()
         assert [row.message for row in file.source().look(10)] == ["\ufffd", "{}"]
         assert ids(file.source())[1] == id
+
+
+def test_what_a_url_of_mysql_says_goes_to_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def connect(**options: Any) -> None:
+        given.update(options)
+        raise OSError
+
+    monkeypatch.setattr("pymysql.connect", connect)
+    url = "mysql://u:p%40@h:3307?ssl_ca=ca.pem&ssl_verify_identity=Yes&ssl_verify_cert=0&charset=latin1"
+    source = open_source("eu", url, "shop", timeout=0.3)
+    with pytest.raises(SourceTrouble):
+        source.look(1)
+    monkeypatch.setattr(source, "_rows", lambda *_, **__: [("8.0.11-TiDB-v7.5.0", 0, "InnoDB")])
+    with pytest.raises(SourceTrouble, match="needs MySQL or MariaDB"):
+        source._check(None)  # type: ignore[attr-defined]
+    where = {"host": "h", "port": 3307, "user": "u", "password": "p@", "database": "shop", "charset": "utf8mb4"}
+    tls = {"ssl_ca": "ca.pem", "ssl_verify_identity": True, "ssl_verify_cert": False}
+    limits = {"autocommit": True, "connect_timeout": 1, "read_timeout": 0.3, "write_timeout": 0.3}
+    assert given == where | tls | limits
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
-from sqlalchemy import Engine, func
+from sqlalchemy import Engine, func, text
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
@@ -26,6 +27,21 @@ NOWHERE = "redis://127.0.0.1:1/0"
 """Nobody listens there: a run that sends anything to its broker fails."""
 
 Call = Callable[..., str]
+
+
+def execute(engine: Engine, statement: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+@contextmanager
+def away(engine: Engine, schema: str, table: str = "messages") -> Iterator[None]:
+    """A table is not there."""
+    execute(engine, f"ALTER TABLE {schema}.outbox_{table} RENAME TO elsewhere")
+    try:
+        yield
+    finally:
+        execute(engine, f"ALTER TABLE {schema}.elsewhere RENAME TO outbox_{table}")
 
 
 def hand_over(rows: Rows, id: str) -> None:

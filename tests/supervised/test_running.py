@@ -57,6 +57,9 @@ class TestEnds:
         assert "secret" not in row.history[-1]["traceback"]
         about = {"destination": row.destination, "message_id": str(row.id), "key": "order:1", "code": "ValueError"}
         assert heard == [{**about, "event_type": row.event_type, "attempts": 1, "error": row.last_error}, about]
+        worker.run(call())
+        assert [facts["key"] for facts in heard] == ["order:1", "order:1", None], "no key, nothing is blocked"
+        assert len(woken) == 1
 
     @pytest.mark.parametrize(
         ("error", "code"), [(Ignore("not today"), "ignored"), (Reject("not mine"), "rejected")], ids=str

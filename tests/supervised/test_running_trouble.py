@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis
 from celery import Celery
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from outbox_tasks import Outbox
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.supervised import supervisor
 from outbox_tasks.supervised.store import Runs
+from outbox_tasks.writing.capture import capturing
+from outbox_tasks.writing.record import Target
 from tests.conftest import Rows
-from tests.supervised.running import Call, Worker, app, call, outbox, worker
+from tests.supervised.running import Call, Worker, app, away, call, execute, outbox, worker
 
 __all__ = ["app", "call", "outbox", "worker"]
 
@@ -41,34 +42,21 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "PAUSES_SECONDS", (0.05, 0.1))
 
 
-def execute(engine: Engine, statement: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text(statement))
-
-
-@contextmanager
-def away(engine: Engine, schema: str) -> Iterator[None]:
-    """The hot table is not there."""
-    execute(engine, f"ALTER TABLE {schema}.outbox_messages RENAME TO elsewhere")
-    try:
-        yield
-    finally:
-        execute(engine, f"ALTER TABLE {schema}.elsewhere RENAME TO outbox_messages")
-
-
 def test_a_task_that_can_not_begin_goes_back_into_its_queue_and_does_not_run(
     app: Celery, worker: Worker, call: Call, queue: Any, rows: Rows, engine: Engine, schema: str, caplog: Any
 ) -> None:
-    id = call(1, countdown=0)
+    id = call(1, countdown=0, headers={"tenant": "t"})
     copy = worker.copy(id)
-    with away(engine, schema):
+    stored: list[Any] = []
+    with away(engine, schema), capturing(Target(stored.append, lambda *_: True)):
         worker.trace(copy)
+    assert stored == []
     assert app.seen == []
     assert "because it can't begin" in caplog.text
     [sent] = queue()
     assert sent["headers"]["id"] == copy["id"]
     assert sent["headers"]["eta"] is not None
-    assert sent["headers"]["retries"] == 0
+    assert (sent["headers"]["retries"], sent["headers"]["tenant"]) == (0, "t")
     args, kwargs, embed = json.loads(b64decode(sent["body"]))
     worker.trace({**copy, **sent["headers"], **embed, "args": args, "kwargs": kwargs})
     assert app.seen == [("act", (1,))]

@@ -229,6 +229,7 @@ def test_a_wrong_setting_of_a_feed_is_named() -> None:
     for values, setting, rule in (
         ({"url": "sqlite:////a.db", "route": {}}, "feeds.eu.route", "routes"),
         ({"url": "sqlite:////a.db", "routes": {"*": ["nowhere"]}}, "feeds.eu.routes.'*'", "not configured"),
+        ("SELECT 1", "feeds.eu", "it must be a table with a url"),
     ):
         with pytest.raises(ConfigurationError) as caught:
             Settings(feeds={"eu": values})

@@ -36,7 +36,7 @@ WITH message AS MATERIALIZED (
 ), heard AS (
   UPDATE :schema.outbox_trouble t SET unheard = 0, outages = 0
   FROM (SELECT seq FROM begun UNION ALL SELECT seq FROM quick) AS b
-  WHERE t.seq = b.seq AND (t.unheard > 0 OR t.outages > 0)
+  WHERE t.seq = b.seq
 )
 SELECT attempts::integer, destination, key, date_part('epoch', clock_timestamp() - handed_at) AS waited
 FROM (SELECT * FROM begun UNION ALL SELECT * FROM quick) AS b
