@@ -62,7 +62,6 @@ class Chart:
         paths, highest = {"sent": "", "failed": ""}, self.highest
         for place, counts in enumerate(zip(self.course.sent, self.course.failed, strict=True)):
             sent, failed = (max(2, round(count * self.height / highest)) if count else 0 for count in counts)
-            sent = min(sent, self.height - failed)
             for kind, high, below in (("sent", sent, 0), ("failed", failed, sent)):
                 if high:
                     paths[kind] += f"M{place * self.step} {self.height - below}v-{high}h{self.step - 1}v{high}z"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -90,7 +90,6 @@ class Page:
             routes=[static, *([] if who else self._sign_in.routes), *pages],
             middleware=[Middleware(ExceptionMiddleware, handlers={Exception: self._trouble})],
             exception_handlers={HTTPException: self._trouble},
-            lifespan=self._life,
         )
         app.router.redirect_slashes = False
         app.state.titles, app.state.signs_in = routes.TITLES, who is None
@@ -102,11 +101,6 @@ class Page:
         self.wsgi.close()
         if shared := self._shared.take():
             shared.close()
-
-    @asynccontextmanager
-    async def _life(self, app: Starlette) -> AsyncIterator[None]:
-        yield
-        self.close()
 
     def _make(self) -> Shared:
         app = self._outbox and self._outbox.celery

@@ -203,6 +203,7 @@ def test_a_heartbeat_comes_after_errors_pauses_while_its_worker_hangs_and_goes_w
 
 def test_a_forked_process_does_not_write_its_parents_counts(counters: Counters, rows: Rows) -> None:
     counters.count("orders", ["sent"])
+    assert counters._own.get().timer is not None, "or each count would start a thread"
     if not (pid := os.fork()):
         counters.count("mails", ["sent"])
         os._exit(len(counters._own.get().counts))

@@ -114,7 +114,7 @@ class TestPublished:
         assert find("order.paid", payload="plain").payload == b"plain"
         assert find(id=pytest.approx(42.0, abs=0.1)).id == id
         unlike: list[dict[str, Any]] = [
-            {"id": 43}, {"lines": []}, {"key": "other"}, {"to": "audit"}, {"headers": {"tenant": "t2"}},
+            {"id": 43}, {"lines": []}, {"lines": 1}, {"key": "other"}, {"to": "audit"}, {"headers": {"tenant": "t2"}},
             {"id": 42, "key": None}, {"payload": [42]}, {"id": pytest.approx(7)},
         ]  # fmt: skip
         for facts in unlike:

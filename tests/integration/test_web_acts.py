@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from sqlalchemy import text
 
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import limits
@@ -251,25 +250,12 @@ class TestAct:
         shown = browser.text(f"/acts/{entry}")
         assert (f"{audited.count} message" in shown, "stopped by anna" in shown) == (True, True)
 
-    def test_of_another_kind_or_by_hand_is_shown_too(self, browser: Browser, store: Store, rows: Rows) -> None:
+    def test_of_another_kind_is_shown_too(self, browser: Browser, store: Store, rows: Rows) -> None:
         [id] = bury(rows)
         entry = Operator(store, "bob", "typo").edit(UUID(id), b"{}", b"[1]", "application/json")
         shown = browser.text(f"/acts/{entry}")
         assert f"No. {entry}: edit" in shown
         assert "e30" not in shown  # the former payload
-        insert = text(
-            f"INSERT INTO {rows.tables.audit} (who, action, target, count, facts)"
-            " VALUES ('bob', 'redrive', :target, 3, CAST(:facts AS jsonb)) RETURNING seq"
-        )
-        by_hand = (
-            "5", '["so"]', '{"changed": 5, "former": "%"}', '{"changed": ["%", null], "former": 5, "states": 5}',
-            '{"older_than": "x", "seconds": "y", "limit": [], "key": {"a": 1}, "named": "z", "missed": []}',
-        )  # fmt: skip
-        for facts in by_hand:
-            with rows.engine.begin() as connection:
-                entry = connection.execute(insert, {"target": "\u202e%", "facts": facts}).scalar_one()
-            assert browser.get(f"/acts/{entry}").status_code == 200, facts
-        assert browser.get("/audit").status_code == 200
 
     def test_that_is_not_there(self, browser: Browser, rows: Rows) -> None:
         for entry in ("99", "-1", "1" * 30, "٣", "1 OR 1=1"):

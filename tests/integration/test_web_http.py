@@ -114,7 +114,7 @@ def ask(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Ask]:
         with wsgi_serves(page.wsgi) as port:
             yield asking(port, "")
     else:
-        with uvicorn_serves(page.asgi, root_path="/outbox") as port:
+        with uvicorn_serves(page.asgi, root_path="/outbox", lifespan="on") as port:
             yield asking(port, "/outbox")
     page.close()
 

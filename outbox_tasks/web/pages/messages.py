@@ -58,7 +58,6 @@ def messages(visit: Visit) -> Response:
         page=page,
         first=list_at(None) if at else None,
         older=page.older and list_at(page.older),
-        is_known=wanted.destination is None or wanted.destination in visit.settings.destinations,
         acts=_acts(visit, wanted),
         changeable=filters.CHANGEABLE["discard"],
         **names,
