@@ -212,11 +212,3 @@ def test_a_prepared_transaction(settings: MakeSettings, rows: Rows, engine: Engi
     finally:
         run(end)
     assert found(soon, "prepared_transaction") == {}
-
-
-def test_a_server_without_autovacuum(settings: MakeSettings, rows: Rows) -> None:
-    """Which counts nothing, in the test."""
-    url = f"{settings().database_url}?options=-c%20track_counts%3Doff"
-    off = found(settings(database_url=url, statement_timeout=0), "autovacuum_off")["autovacuum_off"]
-    assert off.fact == "Autovacuum is off on this server."
-    assert off.remedy == "ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf();"

@@ -19,8 +19,8 @@ COUNTED_AT_MOST = 100_000
 LAST_NUMBER = (1 << 63) - 1
 """After the numbers of all messages."""
 
-MESSAGES, AT_WORK = "find/messages.sql", "find/at_work.sql"
-"""Verbs for a list of all messages, and of those at work."""
+MESSAGES = "find/messages.sql"
+"""The verb for a list of all messages."""
 
 WAITING = ("pending", "scheduled", "leased", "handed over", "running", "retrying")
 DEAD = "dead"
@@ -218,7 +218,7 @@ def start(database: Database, wanted: Filter, *, newer: bool) -> tuple[str, dict
     if wanted.group is not None or set(wanted.states) == {DEAD}:
         return "find/dead.sql", {**place, "time": "-infinity" if newer else "infinity", "kin": wanted.group}
     if wanted.states and set(wanted.states).isdisjoint(ARCHIVED):
-        return AT_WORK, place
+        return "find/at_work.sql", place
     if wanted.older_than is not None and not newer:
         place["last"] = database.ask("find/aged.sql", age=wanted.older_than)[0].last
     return MESSAGES, place

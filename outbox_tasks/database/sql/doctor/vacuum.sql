@@ -1,13 +1,11 @@
 -- How many live and dead rows tables have, by the statistics: name, live, dead, vacuumed (seconds since then); threshold (dead rows
--- at which autovacuum starts, more or less); disabled (whether autovacuum is off for the table); and whether the server runs
--- autovacuum at all. tables: their names, a text[].
+-- at which autovacuum starts, more or less); and disabled (whether autovacuum is off for the table). tables: their names, a text[].
 WITH ours AS (
 \ir parts/ours.sql
 )
 SELECT o.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
        date_part('epoch', clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum)) AS vacuumed,
-       coalesce(own.threshold::bigint, 5000 + s.n_live_tup / 5) AS threshold, NOT coalesce(own.enabled::boolean, true) AS disabled,
-       current_setting('autovacuum') AS autovacuum, current_setting('track_counts') AS track_counts
+       coalesce(own.threshold::bigint, 5000 + s.n_live_tup / 5) AS threshold, NOT coalesce(own.enabled::boolean, true) AS disabled
 FROM ours o JOIN pg_stat_all_tables s ON s.relid = o.oid
 CROSS JOIN LATERAL (
   SELECT max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_threshold') AS threshold,
