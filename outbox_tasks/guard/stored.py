@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from celery import Celery
-from kombu.serialization import prepare_accept_content
 from pydantic_core import from_json
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import one_line
-from outbox_tasks.wire.celery_message import accepted
 
 MESSAGES_A_READ = 5000
 PAYLOAD_BYTES_READ = 65_536
@@ -65,21 +63,17 @@ class _Code:
     def reasons(self, row: Any) -> Iterator[str]:
         """Why a stored task would fail: it is refused before its arguments matter, or these do not fit, or what follows
         it would fail."""
-        if refusal := self._refusal(row.task, row.destination, row.content_type):
+        if refusal := self._refusal(row.task, row.destination):
             yield refusal
         elif row.content_type == "application/json" and not row.compressed and row.payload is not None:
             yield from self._of_body(row.task, row.payload)
 
-    def _refusal_of(self, name: str, destination: str, content_type: str) -> str | None:
+    def _refusal_of(self, name: str, destination: str) -> str | None:
         configured = self._settings.destinations.get(destination)
         if configured is None or configured.scheme != "celery":
             return f"there is no celery:// destination {destination}"
-        if content_type not in accepted(configured):
-            return f"destination {destination} does not accept {content_type}"
         if name not in self._tasks:
             return "there is no such task"
-        if content_type not in prepare_accept_content(self._tasks[name].app.conf.accept_content):
-            return f"its workers do not accept {content_type}"
         return None
 
     def _of_body(self, name: str, payload: bytes) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from outbox_tasks.database.connection import Database
@@ -45,6 +46,7 @@ class Runs(Database):
 
     application_name = "outbox_tasks worker"
 
+    @cached_property
     def identity(self) -> str:
         """Which outbox this is."""
         return str(self.ask("deliver/identity.sql")[0].identity)

@@ -26,7 +26,7 @@ from outbox_tasks.supervised.store import Begun, Fence, Runs
 from outbox_tasks.text import said, without_secrets
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.broker_nudge import broker_nudge
-from outbox_tasks.writing.capture import direct, supervised
+from outbox_tasks.writing.capture import supervised
 from outbox_tasks.writing.rows import Row
 
 log = logging.getLogger(__name__)
@@ -57,25 +57,17 @@ class Supervisor:
         self.app = app
         self.settings = settings
         self.nudge = broker_nudge(settings, app)
-        self._runs = PerProcess(self._connect, lambda parents: parents[0].engine.dispose(close=False))
+        self._runs = PerProcess(lambda: Runs.connect(settings), lambda parents: parents.engine.dispose(close=False))
 
     @cached_property
     def broker(self) -> str:
         """Where the app's workers get their tasks. Kept, because Celery's configuration takes long to read."""
         return joined(self.app.conf.broker_write_url)
 
-    def _connect(self) -> tuple[Runs, str]:
-        runs = Runs.connect(self.settings)
-        try:
-            return runs, runs.identity()
-        except BaseException:
-            runs.close()
-            raise
-
     def close(self) -> None:
         """Close the connections of this process."""
-        if (opened := self._runs.take()) is not None:
-            opened[0].close()
+        if (runs := self._runs.take()) is not None:
+            runs.close()
 
     def check(self) -> bool:
         """Log an error if this worker can't run supervised tasks; it runs its other tasks all the same. False: no
@@ -113,10 +105,10 @@ class Supervisor:
     def _begin(self, copy: Copy, again: bool) -> Begun | None:
         """What the row says as it begins; None: the answer of a first try was lost, and nobody knows. Raises `Ignore`
         unless the database has begun this run."""
-        runs, identity = self._runs.get()
-        if copy.of != identity:
+        runs = self._runs.get()
+        if copy.of != runs.identity:
             text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
-            log.error(text, copy.id, copy.of, identity)
+            log.error(text, copy.id, copy.of, runs.identity)
             raise Ignore
         begun = runs.begin(copy.fence, copy.content, copy.lease)
         if begun is not None:
@@ -132,10 +124,8 @@ class Supervisor:
         """Send a copy to the queue that this one came from."""
         request = task.request
         log.error("task %s waits for %g s, because it can't begin: %s", request.id, PUT_OFF_SECONDS, error)
-        headers = {**(request.headers or {}), RUN: vars(request)[RUN]}
         try:
-            with direct():
-                task.signature_from_request(request, countdown=PUT_OFF_SECONDS, headers=headers).apply_async()
+            task.signature_from_request(request, countdown=PUT_OFF_SECONDS).apply_async()
         except Exception:
             log.exception("task %s could not be put off; the relay sends it again when its time is over", request.id)
 
@@ -160,7 +150,7 @@ class Supervisor:
             self.nudge()
 
     def _end(self, run: SupervisedRun, state: str | None, retval: Any, again: bool) -> bool:
-        runs, _ = self._runs.get()
+        runs = self._runs.get()
         if run.unwritable is not None:
             return self._die(runs, run, *_described(run.unwritable))
         if state == states.SUCCESS or (state == states.IGNORED and run.replaced):

@@ -139,7 +139,7 @@ class Watch:
         self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + 5.0))
 
     def _note_unknown(self, runs: Runs, copy: Copy, by: str, until: float) -> None:
-        noted = copy.of != runs.identity() or runs.unknown(copy.id, copy.content, by)
+        noted = copy.of != runs.identity or runs.unknown(copy.id, copy.content, by)
         if not noted and time.monotonic() < until:  # the relay may not have settled the row as handed over yet
             self._acts.append(partial(self._note_unknown, copy=copy, by=by, until=until))
             self._soon = True

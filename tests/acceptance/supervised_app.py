@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from typing import Any
 
@@ -57,5 +56,3 @@ def retry(task: Any, client: redis.Redis, name: str) -> None:
 run = app.task(name="shop.run", bind=True)(body)
 late = app.task(name="shop.late", bind=True, acks_late=True, reject_on_worker_lost=True)(body)
 brief = app.task(name="shop.brief", bind=True, time_limit=1)(body)
-if "new@%h" in sys.argv:  # a release that the other workers don't have yet, or any more
-    new = app.task(name="shop.new", bind=True)(body)

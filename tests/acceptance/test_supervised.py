@@ -15,8 +15,6 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.operating.messages.life import life
-from outbox_tasks.operating.problems import examine
 from tests.acceptance.nodes import Node, Relay, freeze
 from tests.conftest import Rows, eventually
 
@@ -162,31 +160,6 @@ def test_when_a_whole_worker_is_killed_its_tasks_run_elsewhere(shop: Shop) -> No
     eventually(lambda: shop.state(id) == "sent")
     assert shop.runs("moved") == ["begins 0", "begins 0", "ends"]
     assert shop.shown(id).last_error_code == "worker_lost"
-
-
-def test_a_task_that_a_worker_does_not_know_is_sent_again_until_one_does(shop: Shop) -> None:
-    def start(name: str) -> Node:
-        argv = [*CELERY, "tests.acceptance.supervised_app", "worker", "-l", "INFO", "-P", "solo", "--without-mingle"]
-        made = shop.relay.worker([*argv, "-Q", "release", "-n", f"{name}@%h"])
-        made.ready()
-        return made
-
-    def refused() -> int:
-        return [entry["what"] for entry in shop.shown(id).history or ()].count("not known")
-
-    old = start("old")
-    id = shop.call("new", task="shop.new", pool="release")
-    eventually(refused)
-    assert f"not known by {old.hostname()}" in [event.text for event in life(dict(shop.shown(id)._mapping))]
-    fact = f"{old.hostname()} takes from the queue of shop.new, and does not know this task."
-    eventually(lambda: [each.fact for each in examine(shop.relay.settings, only=["task_unknown"]).problems] == [fact])
-    before = refused()
-    eventually(lambda: refused() > before)
-    old.kill()  # it has noted the last copy that it dropped
-    new = start("new")
-    eventually(lambda: shop.state(id) == "sent", 120)
-    assert shop.runs("new") == ["begins 0", "ends"]
-    new.kill()
 
 
 def test_a_stopping_worker_ends_what_it_runs_and_says_good_bye(shop: Shop) -> None:

@@ -19,7 +19,6 @@ from outbox_tasks.errors import (
     InvalidMessage,
     NotInTransaction,
     RightsMissing,
-    UnsupportedDatabase,
 )
 from outbox_tasks.feeds.bridge import bridge
 from outbox_tasks.feeds.store import Feeds
@@ -182,15 +181,6 @@ class TestRefused:
             with pytest.raises(FeedCantCancel, match=f"{id} was not taken back"):
                 outbox.cancel(connection, id)
         assert found(place) == {id}
-
-    def test_an_outbox_without_a_feed_says_that_feeds_are_there(self, place: Place, settings: MakeSettings) -> None:
-        if place.dialect == "postgresql":
-            return
-        with (
-            place.engine.begin() as connection,
-            pytest.raises(UnsupportedDatabase, match=r"publishes with Outbox\(feed"),
-        ):
-            Outbox(settings(nudge=False)).publish(connection, "order.created", {})
 
 
 def test_a_commit_wakes_the_task_of_its_feed(place: Place, settings: MakeSettings, broker_url: str) -> None:

@@ -236,7 +236,7 @@ class TestWork:
         assert supervisor.check()
         assert caplog.text == ""
         with closing(Runs.connect(settings)) as runs:
-            assert UUID(runs.identity()).version == 4
+            assert UUID(runs.identity).version == 4
         with as_a("worker", place) as connection, connection.begin():
             inbox, id = Inbox("billing", schema=SCHEMA), uuid4()
             assert [inbox.first(connection, id) for _ in range(2)] == [True, False]

@@ -13,7 +13,7 @@ FAULTS = [
     Fault(RUN, "            self.following = kept\n", "            pass\n",
         "tests/supervised/test_complete.py", "After a completion that is rolled back what follows is written twice."),
     Fault(RUN, "    run.replaced = True\n", "", RUNNING, "A task that replaces itself is discarded."),
-    Fault(SUPERVISOR, "if copy.of != identity:", "if False:", RUNNING, "A task of another outbox runs."),
+    Fault(SUPERVISOR, "if copy.of != runs.identity:", "if False:", RUNNING, "A task of another outbox runs."),
     Fault(SUPERVISOR, "following = run.rows if state != states.RETRY else []", "following = run.rows", RUNNING,
         "A retry wakes the relay at once."),
     Fault(SUPERVISOR, "return ended or again", "return ended",

@@ -55,7 +55,7 @@ def copy_of(rows: Rows, runs: Runs, id: str, lease: float = 30.0) -> dict[str, A
     row = rows.one(id)
     task = TaskMessage.loads(row.headers[ENVELOPE])
     args, kwargs, embed = json.loads(row.payload)
-    header = {"id": id, "of": runs.identity(), "lease": lease, "content": content(row.payload, row.headers)}
+    header = {"id": id, "of": runs.identity, "lease": lease, "content": content(row.payload, row.headers)}
     delivery = {"exchange": task.exchange, "routing_key": task.routing_key, "priority": task.priority}
     return {**task.headers, **embed, "args": args, "kwargs": kwargs, "delivery_info": delivery, RUN: header,
             "properties": task.properties}  # fmt: skip
@@ -116,7 +116,10 @@ def app() -> Celery:
 def outbox(settings: MakeSettings, rows: Rows, app: Celery) -> Outbox:
     own = {"url": "celery://", "confirm": "run"}
     return Outbox(
-        settings(nudge=False, destinations={"tasks": own, "others": own}, routes={"*": ["tasks"]}), celery=app
+        settings(
+            nudge=False, destinations={"tasks": own, "others": {**own, "on_dead": "skip"}}, routes={"*": ["tasks"]}
+        ),
+        celery=app,
     )
 
 

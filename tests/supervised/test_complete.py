@@ -11,11 +11,11 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.errors import NotInTransaction, NotSupervised, RunLost
+from outbox_tasks.errors import NotInTransaction, NotSupervised, RunLost, SchemaMissing
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.conftest import Rows
 from tests.integration.sessions import KINDS, Driver, driver
-from tests.supervised.running import Call, Worker, app, call, outbox, worker
+from tests.supervised.running import Call, Worker, app, away, call, outbox, worker
 
 __all__ = ["app", "call", "outbox", "worker"]
 
@@ -121,13 +121,15 @@ def test_a_savepoint_keeps_or_undoes_it_and_then_the_lease_is_asked_again(
 
 
 def test_outside_a_supervised_task_or_a_transaction_it_is_refused(
-    app: Celery, outbox: Outbox, worker: Worker, call: Call, engine: Engine, rows: Rows
+    app: Celery, outbox: Outbox, worker: Worker, call: Call, engine: Engine, rows: Rows, schema: str
 ) -> None:
     with Session(engine) as session, session.begin(), pytest.raises(NotSupervised, match=r"outbox.supervise"):
         outbox.complete(session)
 
     def act(task: Any) -> None:
         with Session(engine) as session, pytest.raises(NotInTransaction):
+            outbox.complete(session)
+        with away(engine, schema, "journal"), Session(engine) as session, session.begin(), pytest.raises(SchemaMissing):
             outbox.complete(session)
 
     app.act = act

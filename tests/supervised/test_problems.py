@@ -56,5 +56,8 @@ def test_a_stored_task_says_its_queue_or_hides_none_of_the_others(store: Store, 
     ]
     for envelope in envelopes:
         rows.insert(2, headers={"celery-message": envelope}, handed_at=seconds_from_now(-9), begun=False)
-    found = store.ask("supervised/handed_over.sql", asked='[{"destination": "orders", "queue": "celery"}]')
+    found = store.ask(
+        "supervised/handed_over.sql",
+        asked=json.dumps([{"destination": name, "queue": "celery"} for name in ("orders", "others")]),
+    )
     assert {row[:3] for row in found} == {("orders", "mails", 4), ("orders", None, 10)}

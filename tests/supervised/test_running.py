@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, group
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 
 from outbox_tasks import Outbox
 from outbox_tasks.relay.store import Store
@@ -58,8 +58,10 @@ class TestEnds:
         about = {"destination": row.destination, "message_id": str(row.id), "key": "order:1", "code": "ValueError"}
         assert heard == [{**about, "event_type": row.event_type, "attempts": 1, "error": row.last_error}, about]
         worker.run(call())
-        assert [facts["key"] for facts in heard] == ["order:1", "order:1", None], "no key, nothing is blocked"
         assert len(woken) == 1
+        rows.change([id := call()], key="order:2", destination="others")  # its dead letters block nothing
+        worker.run(id)
+        assert [facts["key"] for facts in heard] == ["order:1", "order:1", None, "order:2"]
 
     @pytest.mark.parametrize(
         ("error", "code"), [(Ignore("not today"), "ignored"), (Reject("not mine"), "rejected")], ids=str
@@ -238,6 +240,9 @@ class TestRetries:
         id = call()
         worker.run(id)
         assert (rows.one(id).last_error_code, rows.one(id).last_error) == ("ConnectionError", "still away")
+        app.act = raising(Retry("by hand"))
+        worker.run(id := call())
+        assert rows.one(id).status == "dead", "there is no copy of it"
 
     def test_a_task_that_replaces_itself_is_followed_by_the_other(
         self, app: Celery, worker: Worker, call: Call, rows: Rows

@@ -56,7 +56,7 @@ def test_a_task_that_can_not_begin_goes_back_into_its_queue_and_does_not_run(
     [sent] = queue()
     assert sent["headers"]["id"] == copy["id"]
     assert sent["headers"]["eta"] is not None
-    assert (sent["headers"]["retries"], sent["headers"]["tenant"]) == (0, "t")
+    assert [sent["headers"][name] for name in ("retries", "tenant", "outbox")] == [0, "t", copy["outbox"]]
     args, kwargs, embed = json.loads(b64decode(sent["body"]))
     worker.trace({**copy, **sent["headers"], **embed, "args": args, "kwargs": kwargs})
     assert app.seen == [("act", (1,))]

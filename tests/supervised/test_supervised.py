@@ -28,7 +28,7 @@ class TestHandOver:
         [task] = tasks.all()
         assert task["headers"]["tenant"] == "t"
         [header] = tasks.headers()
-        assert header == {"id": id, "of": tasks.runs.identity(), "lease": 30, "content": header["content"]}
+        assert header == {"id": id, "of": tasks.runs.identity, "lease": 30, "content": header["content"]}
         run = tasks.begin(header)
         assert run is not None
         assert tasks.begin(header) is None
