@@ -97,8 +97,6 @@ def _task_of(message: Any) -> str | None:
     else:
         body = message.payload
         name = body.get("task") if isinstance(body, dict) else None
-        if name in TASKS:
-            raise TypeError(f"a message of protocol 1 names {name}")
     return name if isinstance(name, str) else None
 
 
@@ -115,8 +113,8 @@ def _check(name: str, message: Any) -> None:
     _need(message.content_type == "application/json", "its content type")
     arguments, keywords, embedded = message.payload
     ARGUMENTS.get(name, NO_ARGUMENTS).validate_python(arguments)
-    _need(isinstance(keywords, dict) and keywords.keys() <= ({"more"} if is_single else set()), "its keywords")
-    _need(isinstance(embedded, dict) and not any(embedded.values()), "what is embedded in it")
+    _need(keywords.keys() <= ({"more"} if is_single else set()), "its keywords")
+    _need(not any(embedded.values()), "what is embedded in it")
     _need(type(headers.get("retries", 0)) is int and headers.get("timelimit") in (None, [None, None]), "its headers")
     (MESSAGE_ID if is_single else TASK_ID).validate_python(headers["id"])
 

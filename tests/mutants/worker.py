@@ -20,7 +20,7 @@ FAULTS = [
           "where the app acknowledges late, tasks are repeated"),
     Fault(CHECKS, "timedelta(seconds=wait)).isoformat()", "timedelta(seconds=-wait)).isoformat()", UNIT,
           "no retry waits"),
-    Fault(CHECKS, "isinstance(embedded, dict) and not any(embedded.values())", "isinstance(embedded, dict)", ATTACKS,
+    Fault(CHECKS, "_need(not any(embedded.values()), ", "_need(True, ", ATTACKS,
           "a forged claim calls any task"),
     Fault(CHECKS, "Field(strict=True, ge=0, lt=2**31)", "Field(strict=True)", ATTACKS,
           "a forged number of attempts reaches the database"),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from outbox_tasks.relay.store import lanes
-from outbox_tasks.relay.store.lanes import END, LONG_AGO, Lane, Lanes, Place, Progress, Snapshot
+from outbox_tasks.relay.store.lanes import END, LONG_AGO, Lane, Lanes, Place, Places, Progress, Snapshot
 
 SHARES = {"orders": 10}
 FROM_FRONT_SECONDS = {("0", 0)}
@@ -56,11 +56,12 @@ def test_after_a_crash_of_the_server_it_reads_from_the_front() -> None:
 
 def test_a_minute_that_ends_during_a_claim_does_not_skip_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "FROM_FRONT_SECONDS", 0.05)
-    claimer = Lanes()
+    claimer, of_keys = Lanes(), Places()
     places(claimer)
+    of_keys.of("orders")
     time.sleep(0.06)
     read(claimer)
-    assert places(claimer) == FROM_FRONT_SECONDS
+    assert (places(claimer), of_keys.known()) == (FROM_FRONT_SECONDS, [])
 
 
 def test_after_a_take_that_failed_all_is_read_from_the_front() -> None:
