@@ -12,6 +12,8 @@ from celery import Celery
 from celery.app.amqp import AMQP
 from kombu import Connection
 from kombu.utils.url import parse_ssl_cert_reqs, url_to_parts
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from outbox_tasks.broker.login import connection
 from outbox_tasks.broker.places import joined
@@ -112,6 +114,7 @@ def _for_transport(url: str, transport_options: Any, ssl: Any) -> Any:
         return transport_options
     given = transport_options or {}
     sockets = {name: value for name, value in given.items() if name.startswith("socket_")}
+    sockets["retry"] = Retry(NoBackoff(), 0)  # redis-py would ask a silent sentinel again and again, for ten seconds
     tls = {"ssl": True, **ssl} if ssl else {}
     return {**given, "sentinel_kwargs": {**sockets, **tls, **(given.get("sentinel_kwargs") or {})}}
 

@@ -9,16 +9,29 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outbox_tasks.destinations.aws.publishers import REQUESTS_AT_ONCE
-from outbox_tasks.model import Result
+from outbox_tasks.model import LeasedMessage, Result
+from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts.aws import ACCOUNT, REGION, SnsFifo, SqsFifo, values
 from tests.contract.counterparts.aws import Sqs as Counterpart
-from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, results, whole, within
+from tests.contract.messages import (
+    SENT,
+    WHOLE,
+    brief,
+    loaded,
+    message,
+    published,
+    results,
+    settled,
+    whole,
+    within,
+)
 
 
 def test_writes_the_attributes_of_the_contract(target: Counterpart) -> None:
@@ -59,7 +72,7 @@ def test_finds_the_message_for_which_a_whole_batch_was_refused(target: Counterpa
     where = target.client("sqs").get_queue_url(QueueName=target.place)["QueueUrl"]
     target.client("sqs").set_queue_attributes(QueueUrl=where, Attributes={"MaximumMessageSize": "1024"})
     with closing(loaded(target.url_at(target.port))) as publisher:
-        outcomes = publisher.publish([message(n, payload=b"[%s]" % (b" " * 2000 * (n == 6))) for n in range(9)])
+        outcomes = settled(publisher, *(message(n, payload=b"[%s]" % (b" " * 2000 * (n == 6))) for n in range(9)))
     assert results(outcomes) == [Result.SENT] * 6 + [Result.DEAD] + [Result.SENT] * 2
     assert outcomes[6].code == "too_large"
     assert len(target.raw()) == 8
@@ -78,14 +91,6 @@ def test_the_key_is_the_group_and_the_id_prevents_a_second_copy(running: Running
     groups = ["order:42", hashlib.sha256("Größe 5".encode()).hexdigest(), messages[2].id, "order:42"]
     assert by_id == {sent.id: group for sent, group in zip(messages, groups, strict=True)}
     assert len(target.raw()) == 4
-
-
-def test_a_queue_may_be_named_without_its_account(target: Counterpart) -> None:
-    with closing(loaded(target.url(target.place).replace(f"{ACCOUNT}/", ""))) as publisher:
-        assert publisher.publish([message(3)]) == [SENT]
-    assert numbers(target) == [3]
-    with closing(loaded(target.unroutable_url(target.place).replace(f"{ACCOUNT}/", ""))) as publisher:
-        assert brief(publisher.publish([message()])) == [(Result.OUTAGE, "unroutable")]
 
 
 Answer = tuple[int, dict[str, str], bytes | Iterator[bytes]]
@@ -145,15 +150,37 @@ def taken(request: dict[str, Any], **failed: dict[str, Any]) -> Answer:
         (refusal(400, "AWS.SimpleQueueService.BatchRequestTooLong"), "dead", "too_large"),
         (refusal(400, "UnsupportedOperation"), "retry", "unsupported_operation"),
         ((404, {}, b"<html>not here</html>"), "retry", None),
+        ((200, {}, b"<html>not here</html>"), "retry", None),
         ((200, {}, b"{}"), "retry", "unconfirmed"),
     ],
     ids=lambda value: value[1].get("x-amzn-query-error", value[0]) if isinstance(value, tuple) else None,
 )
 def test_what_a_refused_request_means(answer: Answer, result: str, code: str | None) -> None:
     with service(lambda _: answer) as url, closing(loaded(url.format("orders"))) as publisher:
-        outcomes = publisher.publish([message(0), message(1)])
+        outcomes = settled(publisher, message(0), message(1))
     assert results(outcomes) == [result] * 2
     assert code is None or {outcome.code for outcome in outcomes} == {code}
+
+
+def test_a_request_has_ten_messages_and_256_kib_at_most() -> None:
+    asked: list[int] = []
+
+    def take(request: dict[str, Any]) -> Answer:
+        asked.append(len(request["Entries"]))
+        return taken(request)
+
+    def padded(*sizes: int) -> list[LeasedMessage]:
+        return [message(n, payload=b'{"n": %d}' % n + b" " * size) for n, size in enumerate(sizes)]
+
+    with service(take) as url, closing(loaded(url.format("orders"))) as publisher:
+        [(_, size, _)] = [publisher._entry(one) for one in padded(0)]
+        room = 131_072 - size
+        for sizes, requests in (
+            ((0,) * 25, [5, 10, 10]), ((room, room), [2]), ((room, room + 1), [1, 1]), ((300_000, 0), [1, 1])
+        ):  # fmt: skip
+            asked.clear()
+            assert publisher.publish(padded(*sizes)) == [SENT] * len(sizes)
+            assert sorted(asked) == requests
 
 
 @pytest.mark.parametrize(
@@ -215,11 +242,17 @@ def test_an_answer_that_drips_is_not_waited_for_nor_does_it_stop_the_next_messag
     assert {(outcome.result, outcome.code) for outcome in outcomes} == {(Result.OUTAGE, "timeout")}
 
 
-def test_credentials_are_looked_for_again_after_there_were_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_looked_for_again_after_there_were_none_in_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[default]\ncredential_process = sleep 3\n")
     with service(taken) as url:
         bare = url.format("orders").replace("test:test@", "")
-        with closing(loaded(bare, send_timeout=10)) as publisher:
+        with closing(loaded(bare, send_timeout=2)) as publisher:
             assert brief(publisher.publish([message()])) == [(Result.OUTAGE, "unauthorized")]
+            monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+            with within(2):
+                assert brief(publisher.publish([message()])) == [(Result.OUTAGE, "timeout")]
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-            assert publisher.publish([message()]) == [SENT]
+            eventually(lambda: publisher.publish([message()]) == [SENT])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import closing
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +12,6 @@ import pytest
 import redis
 
 from lab.proxy import Proxy
-from outbox_tasks.broker.task_broker import dropped_in_trouble
 from outbox_tasks.model import Result
 from tests.contract.conftest import Running
 from tests.contract.counterparts import rabbitmq
@@ -119,14 +117,6 @@ def test_headers_of_the_messages_do_not_replace_celerys_own(target: Counterpart)
     assert (raw["headers"]["task"], raw["headers"]["id"]) == ("shop.on_event", message().id)
     assert raw["headers"]["tenant"] == "t1"
     assert "compression" not in raw["headers"]
-
-
-def test_a_connection_is_not_used_again_whatever_was_raised_in_its_send() -> None:
-    collected: list[None] = []
-    producer: Any = SimpleNamespace(connection=SimpleNamespace(collect=lambda: collected.append(None)))
-    with pytest.raises(KeyboardInterrupt), dropped_in_trouble(producer):
-        raise KeyboardInterrupt
-    assert collected
 
 
 class TestRabbitMQ:

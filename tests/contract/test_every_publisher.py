@@ -48,9 +48,23 @@ def server(request: pytest.FixtureRequest, running: Running) -> Counterpart:
     return running(request.param)
 
 
-def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -> Any:
-    """A publisher to the test's place; to be closed."""
-    return closing(loaded(url or target.url(target.place), **values))
+@contextmanager
+def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -> Iterator[Any]:
+    """A publisher to the test's place. It leaves neither a socket nor a thread behind, whatever has happened."""
+    url = url or target.url(target.place)
+    before = sockets(), threading.active_count()
+    with closing(loaded(url, **values)) as publisher:
+        yield publisher
+    eventually(lambda: sockets() <= before[0] and threading.active_count() <= before[1])
+
+
+def sockets() -> int:
+    """How many are open in this process."""
+    count = 0
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            count += str(file.readlink()).startswith("socket:")
+    return count
 
 
 def refused(target: Counterpart, number: int) -> LeasedMessage:
@@ -209,7 +223,7 @@ class TestTrouble:
     def test_a_server_that_never_answers(self, target: Counterpart) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = target.url_at(silent.getsockname()[1])
-            with open_publisher(target, url, send_timeout=1) as publisher, within(1):
+            with closing(loaded(url, send_timeout=1)) as publisher, within(1):
                 outcomes = sent_by(publisher, *(message(n) for n in range(100)))
         assert set(results(outcomes)) <= AGAIN
         assert len(outcomes) == 100
@@ -232,10 +246,14 @@ class TestTrouble:
         eventually(lambda: set(sent) <= set(numbers(target)))
 
     def test_a_server_that_is_killed_and_is_back(self, target: Counterpart) -> None:
-        """In the middle of batches, and while another publisher is idle. There is an outcome for each message, whatever
-        happens; and afterwards all goes on."""
+        """In the middle of batches, and while others are idle. There is an outcome for each message, whatever happens;
+        and afterwards all goes on. A publisher that has not sent meanwhile finds the new server at once."""
         ended: list[list[Outcome]] = []
-        with open_publisher(target, send_timeout=2) as busy, open_publisher(target, send_timeout=2) as idle:
+        with (
+            open_publisher(target, send_timeout=2) as busy,
+            closing(loaded(target.url(target.place), send_timeout=2)) as idle,
+            closing(loaded(target.url(target.place), send_timeout=20)) as quiet,
+        ):
 
             def send() -> None:
                 deadline = time.monotonic() + 15
@@ -245,6 +263,7 @@ class TestTrouble:
                         return
 
             connected(idle)
+            connected(quiet)
             sending = threading.Thread(target=send)
             sending.start()
             eventually(lambda: ended)
@@ -255,6 +274,7 @@ class TestTrouble:
             assert all(len(outcomes) == 100 for outcomes in ended)
             target.start()
             target.url(target.place)
+            assert sent_by(quiet, message(1002)) == [SENT] or not target.notices_ends
             eventually(lambda: sent_by(busy, message(1000)) == [SENT])
             eventually(lambda: sent_by(idle, message(1001)) == [SENT])
         eventually(lambda: {1000, 1001} <= set(numbers(target)))
@@ -307,6 +327,8 @@ class TestTheSecondRound:
                 with open_publisher(target) as another:
                     connected(another)  # by now the server has answered for the batch, too
             goes_on(publisher, target, at_once=limit == "celery")
+            if target.spoil():
+                assert sent_by(publisher, message(40)) != [SENT], "that was an answer for the batch before"
 
     def test_after_a_refusal(self, target: Counterpart) -> None:
         """Also the message that was refused, once it was mended."""

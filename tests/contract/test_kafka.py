@@ -21,7 +21,6 @@ from tests.contract.messages import (
     SENT,
     WHOLE,
     configured,
-    connected,
     loaded,
     message,
     numbers,
@@ -96,16 +95,6 @@ class TestTime:
             eventually(lambda: sent_by(publisher, message(1)) == [SENT])
             assert set(numbers(target)) == {1}
 
-    def test_what_was_on_its_way_may_have_been_taken_and_the_outcome_says_so(self, target: Counterpart) -> None:
-        with closing(loaded(target.url(target.place), send_timeout=1)) as publisher:
-            connected(publisher)
-            with target.frozen():
-                [outcome] = sent_by(publisher, message(1, key="k"))
-            assert (outcome.result, outcome.code) == (Result.OUTAGE, "timeout")
-            assert "it may have been taken" in str(outcome.error)
-            eventually(lambda: sent_by(publisher, message(2, key="k")) == [SENT])
-        assert {0, 2} <= set(numbers(target))
-
     def test_what_happened_while_nothing_was_sent_does_not_hurry_the_next_send(self, target: Counterpart) -> None:
         publisher: Any = loaded(target.url(target.place), send_timeout=20)
         with closing(publisher), ExitStack() as frozen:
@@ -122,6 +111,13 @@ class TestTime:
 
 
 class TestTheLibrary:
+    def test_gets_a_password_that_changes_with_each_producer(self, tmp_path: Path) -> None:
+        (tmp_path / "password").write_text("first")
+        password = {"password": {"file": str(tmp_path / "password")}}
+        publisher: Any = loaded("kafka://teller@localhost:1/t", destination=password)
+        with closing(publisher):
+            publisher._session.get()  # librdkafka makes no producer without a password
+
     def test_librdkafka_writes_nothing_to_stderr(
         self, target: Counterpart, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -1,15 +1,15 @@
-"""What the MQTT publisher puts into a message, and what only MQTT has: reason codes, limits, retained messages."""
+"""What the MQTT publisher puts into a message, and what only MQTT has: reason codes and limits."""
 
 from __future__ import annotations
 
-from contextlib import closing
+import threading
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from paho.mqtt import subscribe
-from paho.mqtt.enums import MQTTProtocolVersion
 
+from outbox_tasks.destinations.mqtt import link
 from outbox_tasks.destinations.mqtt.publisher import FORBIDDEN
 from outbox_tasks.model import Result
 from tests.contract.counterparts.mqtt import Counterpart
@@ -56,26 +56,27 @@ def test_what_the_server_refuses_for_its_size_does_no_harm(target: Counterpart, 
     assert set(numbers(target)) == set(range(31))
 
 
+def test_more_than_the_system_takes_at_once_is_written_when_there_is_room(target: Counterpart) -> None:
+    with closing(loaded(target.url(target.place))) as publisher, ExitStack() as frozen:
+        assert publisher.publish([message(0)]) == [SENT]
+        frozen.enter_context(target.frozen())
+        threading.Timer(1, frozen.close).start()
+        assert publisher.publish([message(n, payload=b"x" * 200_000) for n in range(60)]) == [SENT] * 60
+
+
 def test_a_topic_that_nobody_has_subscribed_to_is_none_the_worse(target: Counterpart) -> None:
     with closing(loaded(target.url_of("nobody/listens"))) as publisher:
         assert publisher.publish([message(0), message(1)]) == [SENT, SENT]
 
 
-def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(target: Counterpart) -> None:
-    """Nothing is lost, and nothing counts as a failure."""
-    with closing(loaded(target.url(target.place))) as publisher:
-        assert publisher.publish([message(0)]) == [SENT]
-        target.stop()
-        target.start()
-        target.url(target.place)
-        assert publisher.publish([message(1)]) == [SENT]
-
-
-def test_the_last_message_is_retained_if_wished(target: Counterpart) -> None:
-    """Somebody gets it who subscribes afterwards."""
-    assert published(target, message(0), message(1), options="?retain=true") == [SENT, SENT]
-    found: Any = subscribe.simple(
-        target.place, qos=1, port=target.port, hostname="127.0.0.1", protocol=MQTTProtocolVersion.MQTTv5,
-        auth={"username": "teller", "password": "r:ght"}, retained=True,
-    )  # fmt: skip
-    assert found.payload == b'{"n": 1}'
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    target: Counterpart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without pings, the server ends it."""
+    publisher: Any = loaded(target.url(target.place))
+    with closing(publisher):
+        for idle_seconds, used_again in ((30.0, True), (0.0, False)):
+            monkeypatch.setattr(link, "IDLE_SECONDS", idle_seconds)
+            before = publisher._link
+            assert publisher.publish([message(0)]) == [SENT]
+            assert before is None or (publisher._link is before) is used_again

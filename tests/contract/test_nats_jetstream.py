@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.model import Result
 from tests.contract.counterparts.nats_jetstream import Counterpart
-from tests.contract.messages import SENT, WHOLE, loaded, message, numbers, published, results, whole
+from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, results, whole
 
 
 def limited(target: Counterpart, **limits: Any) -> str:
@@ -70,6 +70,11 @@ def test_what_is_no_header_of_nats_is_dead(target: Counterpart, headers: dict[st
     assert outcomes[1].code == "bad_headers"
 
 
+def test_headers_larger_than_a_stream_can_store_are_dead(target: Counterpart) -> None:
+    outcomes = published(target, message(0), message(1, headers={"a": "x" * 65_500}), message(2))
+    assert brief(outcomes) == [(Result.SENT, None), (Result.DEAD, "bad_headers"), (Result.SENT, None)]
+
+
 def test_headers_count_against_the_servers_limit(target: Counterpart) -> None:
     """The client counts the payload only, and the server closes the connection, on the neighbours too."""
     large = message(1, payload=b"x" * (Counterpart.largest - 100))
@@ -94,19 +99,6 @@ def test_a_stream_that_is_full_is_out_of_order(target: Counterpart) -> None:
         outcomes = publisher.publish([message(0), message(1), message(2)])
     assert [(o.result, o.code) for o in outcomes[1:]] == [(Result.OUTAGE, "full")] * 2
     assert outcomes[0] == SENT
-
-
-def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(
-    target: Counterpart, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing counts as a failure."""
-    monkeypatch.setattr("outbox_tasks.destinations.nats.link.TRUSTED_SECONDS", 0.0)
-    with closing(loaded(target.url(target.place))) as publisher:
-        assert publisher.publish([message(0)]) == [SENT]
-        target.stop()
-        target.start()
-        target.url(target.place)
-        assert publisher.publish([message(1)]) == [SENT]
 
 
 def test_one_host_of_several_is_enough(target: Counterpart) -> None:

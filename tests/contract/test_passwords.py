@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -21,7 +19,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.password import Password
 from tests.contract.conftest import Running
-from tests.contract.counterparts import kafka, rabbitmq
+from tests.contract.counterparts import http_events, kafka, rabbitmq
 from tests.contract.messages import SENT, brief, message, sent_by
 
 current = ["none yet"]
@@ -141,37 +139,15 @@ class Kafka(Site):
 
 class Webhook(Site):
     def start(self, running: Any) -> None:
-        site = self
-        self.wanted = ""
-        self.ids: list[str] = []
-
-        class Endpoint(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
-                said = self.headers.get("authorization", "")
-                knows = said == f"Bearer {site.wanted}"
-                if knows:
-                    site.ids.append(self.headers["ce-id"])
-                self.send_response(200 if knows else 401)
-                self.end_headers()
-                self.wfile.write(f"you sent {said}".encode())
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def end(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        self.server: Any = running(http_events.Counterpart)
+        self.server.place = self.name
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/hook?outbox_private=allow"
+        return str(self.server.locked_url(self.name))
 
     def change(self, password: str) -> None:
-        self.wanted = password
+        self.server.change_token(password)
 
 
 SITES = (RedisStream, RedisQueue, CeleryOnRedis, RabbitMQ, CeleryOnRabbitMQ, Kafka, Webhook)

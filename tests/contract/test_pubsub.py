@@ -27,7 +27,7 @@ from tests.contract.counterparts.grpc_servers import PROJECT
 from tests.contract.counterparts.grpc_servers import PubSub as Counterpart
 from tests.contract.messages import SENT, WHOLE, brief, loaded, message, numbers, published, whole
 from tests.contract.servers import pubsub_server
-from tests.contract.tasks import in_a_process, sent_before_and_after_it_was_mended, sent_with
+from tests.contract.tasks import in_a_process, sent_with
 
 OK = (Result.SENT, None)
 UNORDERED = "&ordering=none"
@@ -105,11 +105,11 @@ class TestTheStatusOfARequest:
         assert outcomes(target, "a", f"abort.{status}", "b") == [expected] * 3
         assert [call["messages"] for call in target.calls()] == [3]
 
-    def test_that_one_message_has_caused_is_for_that_one(self, target: Counterpart) -> None:
-        types = ["a"] * 7 + ["abort.INVALID_ARGUMENT"] + ["b"] * 8
-        assert outcomes(target, *types) == [OK] * 7 + [(Result.DEAD, "invalid_argument")] + [OK] * 8
-        assert sorted(call["messages"] for call in target.calls()) == [1, 1, 2, 2, 4, 4, 8, 8, 16]
-        assert sorted(numbers(target)) == [*range(7), *range(8, 16)]
+    def test_that_one_message_has_caused_is_for_its_request(self, target: Counterpart) -> None:
+        assert outcomes(target, "a", "abort.INVALID_ARGUMENT") == [(Result.RETRY, "failed_together")] * 2
+        assert outcomes(target, "abort.INVALID_ARGUMENT") == [(Result.DEAD, "invalid_argument")]
+        bad = message(0, key="a", event_type="abort.INVALID_ARGUMENT")
+        assert brief(published(target, bad, message(1, key="b"))) == [(Result.DEAD, "invalid_argument"), OK]
 
     def test_that_the_connection_was_lost_is_not_forgotten_over_a_later_one(self, target: Counterpart) -> None:
         publisher: Any = loaded(target.url(target.place))
@@ -193,19 +193,12 @@ def test_only_a_key_that_is_right_signs_and_all_else_is_an_outage(tls_server: Co
     names = ["right.json", "wrong.json", "hunter2.json", "garbage.json", "broken.json"]
     cases = [(url(tls_server, files / name), "") for name in names]
     cases += [(url(tls_server), str(files / name)) for name in names] + [(url(tls_server), "")]
-    outcomes = run(files, sent_with, cases, 5)
+    shutil.copy(files / "wrong.json", files / "used.json")
+    cases += [(url(tls_server, files / "used.json"), "")]
+    outcomes = run(files, sent_with, cases, 5, files / "right.json", files / "used.json")
     good = [("sent", None), DEAD, ("sent", None)]
     bad = [UNAUTHORIZED, DEAD, UNAUTHORIZED]
-    assert outcomes == [good, *[bad] * 4, good, *[bad] * 5]
-
-
-def test_a_key_that_was_replaced_is_found(tls_server: Counterpart, files: Path) -> None:
-    shutil.copy(files / "wrong.json", files / "used.json")
-    mended = run(
-        files, sent_before_and_after_it_was_mended, url(tls_server, files / "used.json"), files / "right.json",
-        files / "used.json",
-    )  # fmt: skip
-    assert mended == ["outage", "sent"]
+    assert outcomes == [good, *[bad] * 4, good, *[bad] * 5, bad, [("sent", None)]], "a key that was replaced is found"
 
 
 def test_a_certificate_that_is_not_trusted_gets_nothing(tls_server: Counterpart, files: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 import redis
 
 from lab.proxy import Proxy
-from outbox_tasks.destinations.redis_stream import publisher as redis_stream
 from outbox_tasks.model import Result
-from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts.valkey import CeleryTask, RedisQueue
 from tests.contract.counterparts.valkey import RedisStream as Counterpart
@@ -51,27 +48,6 @@ def test_trims_the_stream_when_told_to(target: Counterpart) -> None:
         for start in range(0, 1000, 100):
             publisher.publish([message(start + n) for n in range(100)])
     assert 100 <= len(target.raw()) < 500
-
-
-def test_answers_that_nobody_has_read_are_not_those_of_the_next_messages(
-    target: Counterpart, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A time limit strikes between two answers. The next messages would count as sent, and be lost."""
-
-    def struck(*_: object) -> None:
-        raise redis.exceptions.TimeoutError
-
-    with Proxy(target.server.port) as proxy, closing(loaded(target.url_at(proxy.port), send_timeout=5)) as publisher:
-        assert publisher.publish([message(0)]) == [SENT]
-        proxy.mute()
-        with monkeypatch.context() as patched:
-            patched.setattr(redis_stream, "_answer", struck)
-            assert results(publisher.publish([message(n) for n in range(1, 4)])) == [Result.OUTAGE] * 3
-        eventually(lambda: len(target.raw()) == 4)
-        client(target).delete(target.place)
-        client(target).set(target.place, "no stream")
-        threading.Timer(0.2, proxy.resume).start()
-        assert [outcome.code for outcome in publisher.publish([message(4)])] == ["wrong_type"]
 
 
 class TestSeveralMessagesOfOneKey:

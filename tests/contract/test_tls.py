@@ -6,6 +6,8 @@ import re
 import socket
 import ssl
 import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from outbox_tasks.telemetry import alerts
 from outbox_tasks.worker.install import install
 from tests.certificates import self_signed
 from tests.conftest import eventually
-from tests.contract.messages import loaded, message, sent_by
+from tests.contract.messages import loaded, message, sent_by, within
 
 SECRET = b"S3cretW0rd"
 TLS = b"\x16"
@@ -33,6 +35,7 @@ LOGIN = f"me:{SECRET.decode()}@127.0.0.1"
 
 GREETING = b'INFO {"server_id":"x","version":"2.10.0","proto":1,"max_payload":1048576,"tls_required":true}\r\n'
 """With which a NATS server asks for TLS."""
+PONG = b"PONG\r\n"
 
 
 @dataclass
@@ -72,7 +75,9 @@ class Listener:
         with suppress(OSError), connection:
             connection.settimeout(5)
             connection.sendall(self._greeting)
-            caller.raw = connection.recv(65536, socket.MSG_PEEK)
+            while PONG in self._greeting and (data := connection.recv(65536)):  # it speaks no TLS
+                caller.raw += data
+            caller.raw += connection.recv(65536, socket.MSG_PEEK)
             with self._context.wrap_socket(connection, server_side=True) as tls:
                 caller.trusts = True
                 caller.plain = tls.recv(65536)
@@ -127,9 +132,17 @@ UNKNOWN = {
 
 
 def send(url: str, server: Listener, ca: Path) -> Outcome:
-    """What becomes of a message to this place."""
+    """What becomes of a message to this place. No socket is left to the garbage collector."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        outcome = sent(url.format(port=server.port, ca=ca), 3.0)
+    assert not [str(warning.message) for warning in caught if warning.category is ResourceWarning]
+    return outcome
+
+
+def sent(url: str, seconds: float) -> Outcome:
     more: dict[str, Any] = {"destination": {"transport_options": {"master_name": "m"}}} if "sentinel" in url else {}
-    with closing(loaded(url.format(port=server.port, ca=ca), send_timeout=3, **more)) as publisher:
+    with closing(loaded(url, send_timeout=seconds, **more)) as publisher:
         [outcome] = sent_by(publisher, message())
     return outcome
 
@@ -161,9 +174,20 @@ class TestDestinations:
                     got_nothing(server, handshake=name == "grpcs")  # gRPC looks at the name after the handshake
 
     def test_a_server_of_nats_that_offers_none_is_told_nothing(self, ours: Path) -> None:
-        with closing(Listener(ours, GREETING.replace(b',"tls_required":true', b""))) as server:
-            assert send(KNOWN["nats"], server, ours).code == "tls"
-            got_nothing(server)
+        """Nor is it sent anything: there may be no secret to keep."""
+        for url in (KNOWN["nats"], "nats://127.0.0.1:{port}/orders?tls=true"):
+            with closing(Listener(ours, GREETING.replace(b',"tls_required":true', b"") + PONG)) as server:
+                assert send(url, server, ours).code == "tls"
+                got_nothing(server)
+                assert b"ce-id" not in server.callers[0].raw
+
+    def test_a_server_that_never_shakes_hands(self, ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET.decode())
+        with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(len(UNKNOWN)) as senders, within(3):
+            urls = [url.format(port=silent.getsockname()[1], ca=ours) for url in UNKNOWN.values()]
+            outcomes = list(senders.map(lambda url: sent(url, 1.0), urls))
+        assert {outcome.result for outcome in outcomes} == {Result.OUTAGE}
 
 
 def test_the_webhook_of_alerts(ours: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ import redis
 from sqlalchemy import Engine, make_url
 
 from lab.proxy import Proxy
+from outbox_tasks.database.connection import Database
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating.problems import Connections, Severity, Site, examine, look
@@ -117,6 +119,12 @@ def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows
         far = url.set(port=proxy.port).render_as_string(hide_password=False)
         slow = settings(database_url=far, broker_url=None)
         assert "database_slow" not in found(slow)
+        database = Database.connect(slow)
+        with closing(database):
+            database.round_trip()
+            proxy.silence()
+            threading.Timer(0.5, proxy.resume).start()
+            assert database.round_trip() < 0.5, "one that is slow by chance does not count"
         proxy.delay = 0.15  # each way
         began = time.monotonic()
         [problem] = [each for each in examine(slow).problems if each.code == "database_slow"]
@@ -191,7 +199,7 @@ def test_a_destination_out_of_reach(settings: MakeSettings, stream: Stream) -> N
             "orders": {"url": stream.url}, "gone": {"url": "nats://me:secret@127.0.0.1:1/shop"},
             "nowhere": {"url": "https://does-not-exist.invalid/hooks"},
             "events": {"url": f"kafka://{LOOPBACK}:1,{LOOPBACK}:{server.getsockname()[1]}/orders"},
-            "tasks": {"url": "celery://?queue=shop"}, "aws": {"url": "sqs://eu-west-1/queue"},
+            "tasks": {"url": "celery://?queue=shop"}, "aws": {"url": "sqs://eu-west-1/123456789012/queue"},
         }  # fmt: skip
         away = examine(settings(destinations=some, broker_url=None), deep=True, only=["destination_away"]).problems
     assert [(each.which, each.severity) for each in away] == [("gone", Severity.ERROR), ("nowhere", Severity.ERROR)]

@@ -23,15 +23,14 @@ class Address:
     region: str
     name: str
     account: str
-    """Empty: that of the credentials."""
     endpoint: str | None
     login: tuple[str, str] | None = field(repr=False)
 
 
 def address_of(destination: Destination, service: str) -> Address:
     """The URL in its parts. Raises `ConfigurationError`."""
-    what = "account/topic" if service == "sns" else "[account/]queue"
-    wrong = destination.unusable(f"it must be {service}://[key:secret@]region/{what}; key and secret percent-encoded")
+    rule = f"it must be {service}://[key:secret@]region/account/name, with key and secret percent-encoded"
+    wrong = destination.unusable(rule)
     values = options.read(destination, OPTIONS)
     try:
         parts = urlsplit(destination.url)
@@ -44,7 +43,7 @@ def address_of(destination: Destination, service: str) -> Address:
         port is not None
         or not re.fullmatch(r"[a-z0-9-]+", region)
         or not re.fullmatch(r"[A-Za-z0-9_-]{1,256}(?:\.fifo)?", name)
-        or not re.fullmatch(r"[0-9]{12}" if account or service == "sns" else "", account)
+        or not re.fullmatch(r"[0-9]{12}", account)
         or (login is not None and not all(login))
     ):
         raise wrong

@@ -13,12 +13,8 @@ from outbox_tasks.model import Outcome, Result
 TROUBLE: tuple[tuple[str, tuple[type[Exception], ...]], ...] = (
     ("timeout", (botocore.ConnectTimeoutError, botocore.ReadTimeoutError)),
     ("connection", (botocore.ConnectionError, botocore.HTTPClientError, botocore.IncompleteReadError)),
-    ("unauthorized", (
-        botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.CredentialRetrievalError,
-        botocore.ProfileNotFound, botocore.NoAuthTokenError, botocore.TokenRetrievalError, botocore.SSOError,
-        botocore.MetadataRetrievalError,
-    )),
-)  # fmt: skip
+    ("unauthorized", (botocore.BotoCoreError,)),  # about credentials: nothing else depends on the machine
+)
 
 # What the codes of the services have in them, without `AWS.SimpleQueueService.`, `KMS.` and `Exception`.
 THROTTLED = re.compile("Throttl|TooManyRequests|LimitExceeded|SlowDown|OverLimit|PriorRequestNotComplete")
@@ -43,7 +39,7 @@ def trouble(error: Exception) -> Outcome:
         return _refusal(str(details.get("Code", "")), str(details.get("Message", "")), status)
     for code, kinds in TROUBLE:
         if isinstance(error, kinds):
-            # If the client found no usable credentials, its text may quote what it found.
+            # The client's text may quote what it has found instead of credentials.
             return Outcome.outage(code, type(error).__name__ if code == "unauthorized" else str(error))
     return Outcome.retry(type(error).__name__, str(error) or repr(error))
 

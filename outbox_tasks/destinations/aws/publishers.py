@@ -1,4 +1,4 @@
-"""Amazon SQS and SNS: `sqs://[key:secret@]region/[account/]queue`, `sns://[key:secret@]region/account/topic`.
+"""Amazon SQS and SNS: `sqs://[key:secret@]region/account/queue`, `sns://[key:secret@]region/account/topic`.
 
 Names that end in `.fifo` are FIFO queues and topics: the key becomes the group, the id the deduplication id. Neither
 service has a CloudEvents binding: docs/destinations/aws.md says what the message attributes are.
@@ -30,8 +30,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import AS_ATTRIBUTES, attributes, encoded, own_headers
 
-BATCH_ENTRIES = 10
-"""Entries of a request, at most."""
+BATCH_ENTRIES, BATCH_BYTES = 10, 262_144
+"""Most entries of a request, and their bytes. The services take a larger message alone, if at all."""
 REQUESTS_AT_ONCE = 10
 
 GROUP = re.compile(r"[!-~]{1,128}")
@@ -79,8 +79,6 @@ class BatchPublisher(ABC):
     batch_size = BATCH_ENTRIES * REQUESTS_AT_ONCE
     service: ClassVar[str]
     body: ClassVar[str]
-    limit = 262_144
-    """Bytes of a batch that every service takes. One that is refused as too long is divided."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._address = address_of(destination, self.service)
@@ -99,10 +97,8 @@ class BatchPublisher(ABC):
                 connection = self._connection.made or in_time(self._connection.get, deadline)
             except TimeoutError:
                 sending.ended = LATE
-            except Exception as error:
-                outcome = trouble(error)
-                dead = outcome.result is Result.DEAD  # it concerns the queue or topic, not a message
-                sending.ended = Outcome.outage("unroutable", outcome.error or "") if dead else outcome
+            except Exception as error:  # such as a profile that does not exist
+                sending.ended = trouble(error)
             else:
                 self._send_all(connection, [entry._replace(nth=nth) for nth, entry in made.items()], sending, deadline)
         if sending.ended is not None and sending.ended.code == "unauthorized":
@@ -129,17 +125,11 @@ class BatchPublisher(ABC):
         key, secret = address.login or (None, None)
         session = boto3.session.Session(key, secret, region_name=address.region)
         client = session.client(self.service, endpoint_url=address.endpoint, config=config)
-        try:
-            return Connection(client, self._place(client), ThreadPoolExecutor(REQUESTS_AT_ONCE, self.service))
-        except BaseException:
-            client.close()
-            raise
+        return Connection(client, self._place(client), ThreadPoolExecutor(REQUESTS_AT_ONCE, self.service))
 
     def _send_all(self, connection: Connection, entries: Sequence[Entry], sending: Round, deadline: float) -> None:
         """Send in threads: no option of the client limits the time of a whole request."""
-        running = [
-            connection.threads.submit(self._send, connection, batch, sending) for batch in _batches(entries, self.limit)
-        ]
+        running = [connection.threads.submit(self._send, connection, batch, sending) for batch in _batches(entries)]
         late = set(running)
         try:
             late = wait(running, timeout=max(0.0, deadline - time.monotonic())).not_done
@@ -155,13 +145,8 @@ class BatchPublisher(ABC):
             outcomes = self._answers(connection, batch)
         except Exception as error:
             outcome = trouble(error)
-            if outcome.result is Result.DEAD and len(batch) > 1:
-                # The services check a request before they take any of it, and refuse the whole for one entry.
-                if outcome.code == "too_large":
-                    self.limit = BatchPublisher.limit
-                self._send(connection, batch[: len(batch) // 2], sending)
-                self._send(connection, batch[len(batch) // 2 :], sending)
-                return
+            if outcome.result is Result.DEAD and len(batch) > 1:  # because of one of them
+                outcome = Outcome.unforeseen(f"{outcome.code}: {outcome.error}", together=True)
             outcomes = [outcome] * len(batch)
         for entry, outcome in zip(batch, outcomes, strict=True):
             sending.settle(entry, outcome)
@@ -200,11 +185,8 @@ class SqsPublisher(BatchPublisher):
 
     service = "sqs"
     body = "MessageBody"
-    limit = 1_048_576
 
     def _place(self, client: Any) -> str:
-        if not self._address.account:
-            return str(client.get_queue_url(QueueName=self._address.name)["QueueUrl"])
         return f"{client.meta.endpoint_url.rstrip('/')}/{self._address.account}/{self._address.name}"
 
     def _request(self, connection: Connection, entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -229,10 +211,10 @@ class SnsPublisher(BatchPublisher):
         return answer
 
 
-def _batches(entries: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
+def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
     for entry in entries:
-        if batch and (len(batch) == BATCH_ENTRIES or sum(other.size for other in batch) + entry.size > limit):
+        if batch and (len(batch) == BATCH_ENTRIES or sum(other.size for other in batch) + entry.size > BATCH_BYTES):
             yield batch
             batch = []
         batch.append(entry)

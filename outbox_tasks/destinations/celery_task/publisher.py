@@ -23,7 +23,7 @@ from outbox_tasks.broker.broker import batch
 from outbox_tasks.broker.task_broker import app_of, canary, dropped_in_trouble, limit_waits, plant_canary
 from outbox_tasks.database.connection import Database
 from outbox_tasks.destinations.common import options
-from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, PermanentError, TransientError
+from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -36,7 +36,6 @@ from outbox_tasks.wire.cloudevents import (
     encoded,
     own_headers,
     trace_headers,
-    unexpressed,
 )
 
 OPTIONS: options.Options = dict.fromkeys(("task", "queue", "broker", "accept"), options.TEXT)
@@ -97,13 +96,7 @@ class CeleryTaskPublisher:
                 with batch(producer, max(1, len(tasks))):
                     for place, task in tasks.items():
                         limit_waits(producer, deadline)
-                        try:
-                            task.send(producer)
-                        except self._app.trouble:
-                            raise
-                        except UNEXPRESSED as error:  # kombu can't express it, and only this message fails
-                            outcomes[place] = unexpressed(error)
-                            continue
+                        task.send(producer)
                         if not together:
                             outcomes[place] = arrived[task.supervised]
         except self._app.trouble as error:
@@ -118,7 +111,8 @@ class CeleryTaskPublisher:
             self._planted = True
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Celery leaves them open."""
+        self._app.pool.force_close_all(close_pool=False)
         self._app.close()
 
     def _prepared(self, message: LeasedMessage) -> Ready | Outcome:
@@ -139,8 +133,6 @@ class CeleryTaskPublisher:
             declare = task.entities()
             properties = dict(task.properties)
             expiration = float(properties.pop("expiration")) / 1000 if properties.get("expiration") else None
-            if task.expires is not None and task.expires.tzinfo is None:
-                raise ValueError("expires has no time zone")
             if refused := task.misdirection(message.payload, self._destination.queues):
                 raise ValueError(refused)
         except UNEXPRESSED as error:
@@ -203,7 +195,5 @@ def identity_of(settings: Settings) -> str:
     database = Database.connect(settings)
     try:
         return str(database.ask("deliver/identity.sql")[0].identity)
-    except DatabaseUnavailable as error:
-        raise TransientError(str(error), code="database") from error
     finally:
         database.close()

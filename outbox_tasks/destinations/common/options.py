@@ -57,7 +57,7 @@ def read(destination: Destination, known: Options, *, prefix: str = "") -> dict[
         kind = known.get(name) or known.get(name.partition(".")[0] + ".")
         if kind is None:
             # The name stays hidden: where a password has a question mark, the name is a part of the password.
-            rule = f"it has an unknown option. The options of {destination.scheme}:// URLs are {', '.join(known)}"
+            rule = f"it has an unknown option. {destination.scheme}:// URLs have {', '.join(known) or 'none'}"
             raise destination.unusable(rule)
         try:
             if not kind.pattern.fullmatch(text):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,13 +26,14 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
-ONES_FAULT = {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE}
-"""A single message can cause these statuses. The receiver has then taken nothing of the call."""
-IN_THE_MIDDLE = {StatusCode.DATA_LOSS, StatusCode.INTERNAL, StatusCode.UNKNOWN}
-"""A single message can cause these too, but the receiver may have taken some. UNKNOWN is an exception in the
-receiver."""
+ONES_FAULT = {
+    StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE, StatusCode.DATA_LOSS,
+    StatusCode.INTERNAL, StatusCode.UNKNOWN,
+}  # fmt: skip
+"""A single message can cause these statuses. UNKNOWN is an exception in the receiver."""
 
 TAKEN = {StatusCode.OK, StatusCode.ALREADY_EXISTS}
+MISSING = Outcome.retry("no_result", "the receiver's answer says nothing of this message")
 NUMBERED: dict[int, StatusCode] = {code.value[0]: code for code in StatusCode}
 
 TOO_LARGE = re.compile(SIZE, re.IGNORECASE)
@@ -75,33 +75,29 @@ class GrpcPublisher:
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One call for all messages, or as few calls as their size allows. If one message may have caused a failure,
-        the call is halved until that message is found. Any other failure holds for all that is still to be sent."""
+        it holds for its call. Any other failure holds for all that is still to be sent."""
         deadline = time.monotonic() + self._timeout
         requests, outcomes = encoded(messages, lambda message: _request(message, self._source))
-        calls = deque(self._calls(Entry(place, messages[place].id, request) for place, request in requests.items()))
-        while calls:
-            call = calls.popleft()
+        rest = MISSING
+        for call in self._calls(Entry(place, messages[place].id, request) for place, request in requests.items()):
             try:
-                answered = self._call(call, deadline - time.monotonic())
+                answers = self._call(call, deadline - time.monotonic())
             except (grpc.RpcError, OSError) as error:
                 code, details = _status(error)
-                halves = _may_be_ones_fault(code, details)
-                if halves and len(call) > 1:
-                    calls.extendleft((call[len(call) // 2 :], call[: len(call) // 2]))
-                    continue
-                spoilt = code in IN_THE_MIDDLE and not halves
                 failed = _outcome(code, details)
-                if spoilt and len(call) > 1:
-                    failed = Outcome.unforeseen(f"{code.name.lower()}: {details}", together=True)
-                outcomes.update((entry.place, failed) for entry in call)
-                if not (halves or spoilt):
+                if not (code in ONES_FAULT or failed.result is Result.DEAD):
+                    rest = failed
                     if code in LOST:
                         self.close()
-                    outcomes.update((entry.place, failed) for rest in calls for entry in rest)
                     break
-            else:
-                outcomes.update(zip((entry.place for entry in call), answered, strict=True))
-        return [outcomes[index] for index in range(len(messages))]
+                if len(call) > 1:
+                    failed = Outcome.unforeseen(f"{failed.code}: {details}", together=True)
+                answers = [failed] * len(call)
+            except BaseException:  # such as a time limit; nobody waits for the call any more
+                self.close()
+                raise
+            outcomes.update(zip((entry.place for entry in call), answers, strict=True))
+        return [outcomes.get(place, rest) for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection."""
@@ -127,10 +123,9 @@ class GrpcPublisher:
         for entry in entries:
             request.MergeFromString(entry.request)
         deliver = self._channel.get().unary_unary(DELIVER, DeliverRequest.SerializeToString, DeliverResponse.FromString)
-        response = deliver(request, timeout=max(timeout, 0), metadata=self._metadata)
+        response = deliver.future(request, timeout=max(timeout, 0), metadata=self._metadata).result()
         answers = {result.id: _answer(result) for result in response.results}
-        missing = Outcome.retry("no_result", "the receiver's answer says nothing of this message")
-        return [answers.get(entry.id, missing) for entry in entries]
+        return [answers.get(entry.id, MISSING) for entry in entries]
 
     def _open(self) -> Any:
         if not self._tls:
@@ -182,17 +177,9 @@ def _status(error: Any) -> tuple[StatusCode, str]:
     return error.code(), error.details() or ""
 
 
-def _may_be_ones_fault(code: StatusCode, details: str) -> bool:
-    return code in ONES_FAULT or _too_large(code, details)
-
-
-def _too_large(code: StatusCode, details: str) -> bool:
-    return code in (StatusCode.RESOURCE_EXHAUSTED, StatusCode.OUT_OF_RANGE) and TOO_LARGE.search(details) is not None
-
-
 def _outcome(code: StatusCode, details: str) -> Outcome:
     """What the status of a call means for its messages."""
-    if _too_large(code, details):
+    if code in (StatusCode.RESOURCE_EXHAUSTED, StatusCode.OUT_OF_RANGE) and TOO_LARGE.search(details):
         return Outcome.dead("too_large", details)
     return outcome_of(code, details)
 

@@ -79,11 +79,12 @@ def read(destination: Destination) -> Options:
         ),
     )
     basic = base64.b64encode(f"{url.username}:{url.password}".encode()).decode() if url.userinfo else ""
-    # The endpoint's part may hold a token anywhere. Of its values, those as long as tokens are hidden.
-    values = {value for pair in rest.split("&") if len(value := unquote(pair.partition("=")[2])) > 7}
     secrets = {value for name, value in destination.options if name == "outbox_secret"}
-    login = {basic, url.password or url.username, bearer or "", *secrets}
-    hidden = {*login, *values, rest, url.raw_path.decode()} - {"", "/"}
+    login = {basic, url.password or url.username, bearer or "", *secrets} - {""}
+    # The endpoint's part may hold a token anywhere. What is as long as tokens is hidden, in whole and in its parts.
+    path = url.raw_path.decode().partition("?")[0].strip("/")
+    parts = {rest, path, *path.split("/"), *(pair.partition("=")[2] for pair in rest.split("&"))}
+    hidden = login | {text for part in parts for text in (part, unquote(part)) if len(text) > 7}
     return Options(
         url,
         own.get("outbox_secret", []),

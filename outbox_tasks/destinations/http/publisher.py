@@ -32,22 +32,17 @@ from outbox_tasks.wire.cloudevents import attributes, checked_headers, encoded
 
 STATUSES = {
     401: (Result.OUTAGE, "unauthorized"),
-    402: (Result.OUTAGE, "http_402"),
     403: (Result.OUTAGE, "unauthorized"),
     404: (Result.RETRY, "unroutable"),
     405: (Result.OUTAGE, "unroutable"),
-    407: (Result.OUTAGE, "unauthorized"),
     410: (Result.RETRY, "unroutable"),
     413: (Result.DEAD, "too_large"),
-    414: (Result.OUTAGE, "unroutable"),
-    421: (Result.OUTAGE, "unroutable"),
-    426: (Result.OUTAGE, "http_426"),
     502: (Result.OUTAGE, "http_502"),
     503: (Result.OUTAGE, "http_503"),
     504: (Result.OUTAGE, "http_504"),
 }
 """Answers with a meaning of their own. All others: 2xx is sent, 3xx an outage, the rest a retry."""
-MESSAGES_FAULT = {400, 406, 411, 412, 415, 416, 417, 422, 428, 431}
+MESSAGES_FAULT = {400, 415, 422, 431}
 """Answers that blame the message. Another try would get the same answer, so it is dead."""
 TROUBLE = {
     httpcore.TimeoutException: "timeout",
@@ -135,8 +130,10 @@ class HttpPublisher:
         """Close the connections."""
         background = self._background.take()
         if background is not None:
-            background.run(self._connections.get().aclose(), LOOP_SECONDS)
-            background.stop()
+            try:
+                background.run(self._connections.get().aclose(), LOOP_SECONDS)
+            finally:
+                background.stop()
 
     def _login(self) -> Headers:
         authorization = self._options.authorization
@@ -209,7 +206,7 @@ class HttpPublisher:
         async with connection.stream(
             b"POST", self._url, headers=headers, content=request.body, extensions={"timeout": connect}
         ) as response:
-            # The status decides. After it the endpoint has the message, whatever happens to the rest of the answer.
+            # The status decides. After it the endpoint has the message, whatever is raised over the rest of the answer.
             outcomes[place] = self._answered(response.status, response.headers, b"")
             body = await _beginning(response)
             outcomes[place] = self._answered(response.status, response.headers, body)
@@ -253,12 +250,11 @@ def _runs(messages: Sequence[LeasedMessage]) -> Collection[deque[int]]:
 async def _beginning(response: httpcore.Response) -> bytes:
     """The beginning of the body. If an answer is not read to its end, its connection is closed."""
     body = b""
-    with suppress(TimeoutError, httpcore.ReadError, httpcore.RemoteProtocolError):
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in response.aiter_stream():
-                body += chunk
-                if len(body) > BODY_BYTES:
-                    break
+    async with asyncio.timeout(BODY_SECONDS):
+        async for chunk in response.aiter_stream():
+            body += chunk
+            if len(body) > BODY_BYTES:
+                break
     return body[:BODY_BYTES]
 
 

@@ -23,13 +23,7 @@ from outbox_tasks.settings.destination import Destination, split
 from outbox_tasks.settings.password import Password
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
-NAMES = {
-    "sasl": "sasl.mechanism",
-    "ca": "ssl.ca.location",
-    "compression": "compression.type",
-    "partitioner": "partitioner",
-    "max_message_bytes": "message.max.bytes",
-}
+NAMES = {"sasl": "sasl.mechanism", "ca": "ssl.ca.location"}
 """The options with a name of their own, and the properties of librdkafka that they set."""
 
 ANY = "librdkafka."
@@ -77,7 +71,8 @@ class KafkaPublisher:
             "acks": "all",
             "message.timeout.ms": milliseconds,
         }
-        _check(destination, self._conf)
+        asked = {} if destination.password is None else {"sasl.password": "asked for with each producer"}
+        _check(destination, {**self._conf, **asked})
         self._session = PerProcess(partial(_session, self._conf, destination.password))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
@@ -85,8 +80,9 @@ class KafkaPublisher:
         deadline = time.monotonic() + self._timeout * 0.95
         records, outcomes = encoded(messages, self._record)
         if records:
-            session = self._open()
+            session = self._session.get()
             try:
+                session.forget_errors()
                 answers = session.send(self.topic, list(records.values()), deadline)
             except BaseException:  # a time limit, for example: nothing may be sent afterwards
                 self.close()
@@ -101,12 +97,6 @@ class KafkaPublisher:
         session = self._session.take()
         if session is not None:
             session.end()
-
-    def _open(self) -> Session:
-        session = self._session.made
-        if session is not None and not session.is_well():
-            self.close()
-        return self._session.get()
 
     def _record(self, message: LeasedMessage) -> Record:
         ours = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}

@@ -13,8 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from outbox_tasks.errors import OutageError
-from outbox_tasks.model import Outcome, Result
+from outbox_tasks.model import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -69,24 +68,17 @@ class Session:
         self.troubled = False
         self._fatal: KafkaError | None = None
         self._errors: deque[KafkaError] = deque(maxlen=100)
-        try:
-            # Not a method of ours: that would be a cycle, and the producer would live until garbage is collected.
-            self._held = [Producer({**conf, "error_cb": self._errors.append}, logger=DebugLog())]
-        except KafkaException as error:  # such as a certificate that has been taken away
-            raise OutageError(error.args[0].str(), code="no_producer") from error
+        # Not a method of ours: that would be a cycle, and the producer would live until garbage is collected.
+        self._held = [Producer({**conf, "error_cb": self._errors.append}, logger=DebugLog())]
 
     @property
     def _producer(self) -> Producer:
         return self._held[0]
 
-    def is_well(self) -> bool:
-        """Whether it can go on. Forgets what happened to its connections while nothing was sent."""
-        try:
-            self._producer.poll(0)
-        except KafkaException:  # a fatal error
-            return False
+    def forget_errors(self) -> None:
+        """Forget what happened to its connections while nothing was sent."""
+        self._producer.poll(0)
         self._errors.clear()
-        return True
 
     def send(self, topic: str, records: Sequence[Record], deadline: float) -> list[Outcome]:
         """The outcomes, in order. If the broker refuses a batch, it does not say which message is bad."""
@@ -111,8 +103,7 @@ class Session:
     def _produce(
         self, topic: str, records: Sequence[Record], reports: dict[int, KafkaError | None]
     ) -> dict[int, Outcome]:
-        """Queue them. Returns the outcomes of those that were not queued. If the fault is librdkafka's and not the
-        message's, the rest is not queued either."""
+        """Queue them. Returns the outcomes of those that were not queued."""
 
         def reported(number: int, error: KafkaError | None, _: object) -> None:
             reports[number] = error
@@ -122,14 +113,7 @@ class Session:
             try:
                 self._producer.produce(topic, on_delivery=partial(reported, number), **record)
             except KafkaException as error:
-                outcome = _outcome(error.args[0])
-            except BufferError as error:
-                outcome = Outcome.retry("queue_full", str(error))
-            else:
-                continue
-            if outcome.result is not Result.DEAD:
-                return outcomes | dict.fromkeys(range(number, len(records)), outcome)
-            outcomes[number] = outcome
+                outcomes[number] = _outcome(error.args[0])
         return outcomes
 
     def _wait(self, deadline: float) -> None:

@@ -17,9 +17,6 @@ from redis.exceptions import RedisError
 from outbox_tasks.destinations.common import options, redis_answers
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import logger
-
-log = logger(__name__)
 
 FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 TLS: options.Options = {
@@ -29,7 +26,7 @@ TLS: options.Options = {
     ),
 }
 AMQP: options.Options = {
-    **dict.fromkeys(("queue", "exchange", "exchange_type", "routing_key"), options.TEXT),
+    **dict.fromkeys(("queue", "exchange", "routing_key"), options.TEXT),
     "declare": options.FLAG,
 }
 OPTIONS: dict[str, options.Options] = {
@@ -47,7 +44,6 @@ AMQP_REPLIES = {
     320: (Result.OUTAGE, "connection"),
     403: (Result.OUTAGE, "unauthorized"),
     404: (Result.OUTAGE, "unroutable"),  # no such exchange
-    405: (Result.RETRY, "resource_locked"),
     406: (Result.DEAD, "refused"),  # this message as it is, such as a header CC that is no list
     530: (Result.OUTAGE, "not_allowed"),  # no such virtual host, or not for this user
 }
@@ -94,7 +90,8 @@ class Sender(Protocol):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What an error means, by the tables above. If they don't know it, they may know its cause."""
+    """What an error means, by the tables above. If they don't know it, they may know its cause. Raises what they do not
+    know, such as a time limit."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, RedisError):
@@ -104,8 +101,7 @@ def outcome_of(error: BaseException) -> Outcome:
             result, code = known
             return Outcome(result, code, text or repr(cause))
         cause = cause.__cause__
-    log.error("the broker's client failed", exc_info=error)
-    return Outcome.retry(type(error).__name__, str(error) or repr(error))
+    raise error
 
 
 def _known(error: BaseException, text: str) -> tuple[Result, str] | None:

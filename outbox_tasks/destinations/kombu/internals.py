@@ -23,6 +23,11 @@ def azure_transport(timeout: float) -> Any:
                 self._queue_service = QueueServiceClient(self._url, credential=self._credential, **limits)
             return self._queue_service
 
+        def close(self) -> None:
+            super().close()  # type: ignore[no-untyped-call]
+            if self._queue_service is not None:
+                self._queue_service.close()
+
         def _put(self, queue: str, message: Any, **options: Any) -> None:
             remaining = max(0.001, self.deadline - time.monotonic())
             target = self._ensure_queue(queue)  # type: ignore[no-untyped-call]

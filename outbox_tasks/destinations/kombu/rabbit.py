@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -12,7 +12,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 import amqp
 from amqp import spec
-from kombu import Exchange, Queue
 from kombu.transport import pyamqp
 
 from outbox_tasks.broker.login import connection
@@ -39,15 +38,14 @@ class RabbitSender:
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         url, options = parts_of(destination)
-        exchange, queue, declares = options.get("exchange", ""), options.get("queue"), options.get("declare")
-        if not exchange and ("routing_key" in options or "exchange_type" in options):
-            raise destination.unusable("routing_key and exchange_type need an exchange; queue=<name> names a queue")
-        if exchange and (queue or "exchange_type" in options) and not declares:
-            raise destination.unusable("a queue or exchange_type beside an exchange needs declare=true")
+        exchange, queue, self._declares = options.get("exchange", ""), options.get("queue"), options.get("declare")
+        if not exchange and "routing_key" in options:
+            raise destination.unusable("routing_key needs an exchange; queue=<name> names a queue")
+        if exchange and (queue or self._declares):
+            raise destination.unusable("it names an exchange, or a queue, which declare=true declares")
         self._exchange = exchange
         # Through the default exchange, the routing key is the queue's name.
         self._key = options.get("routing_key") if exchange else queue or destination.name
-        self._declared = self._topology(options) if declares else None
         ssl = tls_of(options) if destination.scheme == "amqps" else {}
         if ssl.get("cert_reqs"):
             ssl["server_hostname"] = urlsplit(url).hostname  # py-amqp checks the name only if it is told one
@@ -74,14 +72,12 @@ class RabbitSender:
         try:
             self._open(deadline)
             self._confirmed(deadline)
-        except Exception as error:
-            failed = self._trouble(error)
-            self._drop()
+        except BaseException as error:
+            blocked = self._link is not None and self._link.blocked
+            self._drop()  # confirms that nobody has read would count for other messages
+            failed = _trouble(error, blocked=blocked)
             for number in range(len(entries)):
                 self._outcomes.setdefault(number, failed)
-        except BaseException:
-            self._drop()  # confirms that nobody has read would count for other messages
-            raise
         return [self._outcomes[number] for number in range(len(entries))]
 
     def close(self) -> None:
@@ -92,14 +88,6 @@ class RabbitSender:
                 self._link.close()
         self._drop()
 
-    def _topology(self, options: Mapping[str, str]) -> Queue | Exchange:
-        """The durable queue or exchange that a URL with `declare` names."""
-        exchange = Exchange(self._exchange, options.get("exchange_type", "topic")) if self._exchange else None
-        if exchange is not None and "queue" not in options:
-            return exchange
-        name = options.get("queue") or self._key
-        return Queue(name, exchange or Exchange(""), routing_key=(self._key or "#") if exchange else name)
-
     def _open(self, deadline: float) -> None:
         if self._link is not None and not self._link.lives():
             self._drop()
@@ -107,8 +95,8 @@ class RabbitSender:
             self._link = self._transport.establish_connection()
             self._link.limit_waits(deadline)
             channel = self._channel = self._link.channel()
-            if self._declared is not None:
-                self._declared(channel).declare()
+            if self._declares:
+                channel.queue_declare(self._key, durable=True, auto_delete=False)
             self._listen()
 
     def _listen(self) -> None:
@@ -181,19 +169,20 @@ class RabbitSender:
     def _came_back(self, error: amqp.ChannelError, exchange: str, key: str, message: amqp.Message) -> None:
         self._returned.add(message.properties.get("message_id"))
 
-    def _trouble(self, error: Exception) -> Outcome:
-        """What ends the whole send is never a message's fault."""
-        outcome = outcome_of(error)
-        if self._link is not None and self._link.blocked and outcome.code == "timeout":
-            return Outcome.outage("blocked", "the broker takes no messages: it is short of memory or disk space")
-        if outcome.result is Result.DEAD:
-            return Outcome.outage(outcome.code or "refused", outcome.error or "")
-        return outcome
-
     def _drop(self) -> None:
         if self._link is not None:
             self._link.collect()
         self._link = self._channel = None
+
+
+def _trouble(error: BaseException, *, blocked: bool) -> Outcome:
+    """What ends the whole send is never a message's fault."""
+    outcome = outcome_of(error)
+    if blocked and outcome.code == "timeout":
+        return Outcome.outage("blocked", "the broker takes no messages: it is short of memory or disk space")
+    if outcome.result is Result.DEAD:
+        return Outcome.outage(outcome.code or "refused", outcome.error or "")
+    return outcome
 
 
 class Link(pyamqp.Connection):
@@ -211,11 +200,8 @@ class Link(pyamqp.Connection):
             raise
 
     def limit_waits(self, deadline: float) -> None:
-        """Let each read and write from now on end at the deadline. Raises `TimeoutError`."""
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError("the broker did not confirm in time")
-        self.sock.settimeout(remaining)
+        """Let each read and write from now on end at the deadline."""
+        self.sock.settimeout(max(0.001, deadline - time.monotonic()))
 
     def lives(self) -> bool:
         """Whether the broker has not closed it since the last send. Only a read can tell."""

@@ -17,7 +17,6 @@ from outbox_tasks.destinations.kombu.internals import azure_transport
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.wire.cloudevents import UNEXPRESSED, unexpressed
 
 NO_QUEUE = (
     "it must name a queue, as redis://localhost:6379/1/orders does. A stream is "
@@ -83,12 +82,9 @@ class VirtualSender:
                     outcome = self._sent(producer, entry)
                     if not together or outcome.result is not Result.SENT:
                         outcomes[number] = outcome
-        except Exception as error:
+        except BaseException as error:
             self.close()
             rest = outcome_of(error)
-        except BaseException:
-            self.close()
-            raise
         return [outcomes.get(number, rest) for number in range(len(entries))]
 
     def close(self) -> None:
@@ -108,8 +104,6 @@ class VirtualSender:
         """Send one. Raises what the next ones would meet too: an outage, a time limit."""
         try:
             self._publish(producer, entry)
-        except UNEXPRESSED as error:
-            return unexpressed(error)
         except Exception as error:
             outcome = outcome_of(error)
             about_this_one = hasattr(error, "status_code") and outcome.result is not Result.OUTAGE

@@ -19,6 +19,6 @@ class AcknowledgedClient(Client):
         packet = self._in_packet["packet"]
         number = int.from_bytes(packet[:2], "big")
         with self._out_message_mutex:
-            if self._out_messages.pop(number, None) is not None:
-                self.answers[number] = packet[2] if len(packet) > 2 else 0
+            del self._out_messages[number]
+            self.answers[number] = packet[2] if len(packet) > 2 else 0
         return MQTTErrorCode.MQTT_ERR_SUCCESS

@@ -25,14 +25,9 @@ from outbox_tasks.model import Outcome, Result
 REASONS = {
     0x86: (Result.OUTAGE, "unauthorized"),  # bad user name or password
     0x87: (Result.OUTAGE, "unauthorized"),  # not authorized
-    0x8A: (Result.OUTAGE, "unauthorized"),  # banned
-    0x8C: (Result.OUTAGE, "unauthorized"),  # bad authentication method
     0x90: (Result.OUTAGE, "unroutable"),  # topic name invalid
     0x95: (Result.DEAD, "too_large"),
     0x97: (Result.OUTAGE, "quota_exceeded"),
-    0x99: (Result.DEAD, "bad_payload"),
-    0x9A: (Result.OUTAGE, "retain_not_supported"),
-    0x9B: (Result.OUTAGE, "qos_not_supported"),
 }
 """What the server's reasons mean. Below 0x80 is success; 0x10 is that nobody has subscribed. Any other is a retry, or
 an outage (`connection`), if the connection ends."""
@@ -54,6 +49,17 @@ QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux has it."""
 
 
+class Socket(ssl.SSLSocket):
+    """A socket that closes itself if the handshake fails: paho leaves it open."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
 class Link:
     """A connection that works only while something is sent. It has no thread that a fork could lose.
 
@@ -72,7 +78,9 @@ class Link:
         if user is not None:
             self.client.username_pw_set(user, password)
         if tls:
-            self.client.tls_set_context(ssl.create_default_context())
+            context = ssl.create_default_context()
+            context.sslsocket_class = Socket
+            self.client.tls_set_context(context)
         self._greeting: Properties | None = None
         self._welcome = False
         self._lost: OutageError | None = None
@@ -95,7 +103,6 @@ class Link:
     def send(
         self,
         topic: str,
-        retain: bool,
         entries: Mapping[int, tuple[bytes, Properties]],
         outcomes: dict[int, Outcome],
         deadline: float,
@@ -119,7 +126,7 @@ class Link:
                 while len(waiting) >= window:
                     self._work(lambda: bool(self.client.answers), deadline, several=len(waiting) > 1)
                     settle()
-                waiting[self.client.publish(topic, payload, 1, retain, properties).mid] = index
+                waiting[self.client.publish(topic, payload, 1, properties=properties).mid] = index
             self._work(lambda: len(self.client.answers) == len(waiting), deadline, several=len(waiting) > 1)
         except (OutageError, OSError) as error:
             settle()
@@ -133,14 +140,15 @@ class Link:
         """Close the socket, whatever is still to be written."""
         if (opened := self.client.socket()) is not None:
             opened.close()
+        self.client.on_connect = self.client.on_disconnect = (
+            None  # or it would keep two sockets until garbage is collected
+        )
 
     def _work(self, done: Callable[[], bool], deadline: float, *, several: bool = False) -> None:
         """Read and write until it is done. Raises `OutageError` or `TimeoutError`."""
         while not done():
-            if self._lost is not None:
-                raise self._lost
             if self.client.socket() is None:
-                raise OutageError("the connection was closed", code="connection")
+                raise self._lost or OutageError("the connection was closed", code="connection")
             if several:
                 self._hasten()
             if self._ready(deadline - time.monotonic()):
@@ -152,7 +160,7 @@ class Link:
         """Let the system acknowledge at once what has arrived. Many servers (mosquitto by default) hold back the second
         PUBACK until the first one is acknowledged on TCP, which otherwise takes 40 ms for each batch."""
         opened: Any = self.client.socket()
-        if opened is not None and QUICKACK is not None:
+        if QUICKACK is not None:
             opened.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)  # it does not last
 
     def _ready(self, seconds: float) -> bool:

@@ -22,7 +22,6 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
-OPTIONS: options.Options = {"retain": options.FLAG}
 UNANSWERED = Outcome.retry("bad_answer", "there was no answer")
 
 FORBIDDEN = re.compile(
@@ -46,9 +45,9 @@ class MqttPublisher:
         self._host, self._port = parts.hostname or "", parts.port or (8883 if self._tls else 1883)
         self._login = tuple(part and unquote(part) for part in (parts.username, parts.password))
         self.topic = unquote(parts.path.removeprefix("/")) or destination.name
-        self._retain = options.read(destination, OPTIONS).get("retain", False)
         wildcards = re.search(r"[+#]", self.topic) or "#" in destination.url
         too_long = len(self.topic.encode()) > TEXT_BYTES
+        options.read(destination, {})
         options.check(
             destination,
             (self._host, "it must name a host, as in mqtt://localhost:1883/shop/orders"),
@@ -69,7 +68,7 @@ class MqttPublisher:
         unsendable = len(outcomes)
         try:
             if entries:
-                self._connected(deadline).send(self.topic, self._retain, entries, outcomes, deadline)
+                self._connected(deadline).send(self.topic, entries, outcomes, deadline)
         except (OutageError, OSError) as error:
             self._drop()
             begun = len(outcomes) > unsendable

@@ -39,17 +39,10 @@ WORDS = (
 REFUSALS = {
     10054: (Result.DEAD, "too_large"),  # more than the stream's max_msg_size
     10097: (Result.DEAD, "bad_headers"),  # larger than a stream can store
-    10052: (Result.RETRY, "rollup_refused"),
     10077: (Result.OUTAGE, "full"),  # max_msgs or max_bytes, in a stream that discards new messages
-    10023: (Result.OUTAGE, "full"),  # the server's own limits
-    10047: (Result.OUTAGE, "full"),  # no storage left
-    10039: (Result.OUTAGE, "unavailable"),  # JetStream is not enabled for this account
 }
-"""JetStream's error numbers → outcome and code. Others: an outage if the status is 503, else worth a retry."""
+"""JetStream's error numbers → outcome and code. Others: an outage if the status is 5xx, else worth a retry."""
 
-TRUSTED_SECONDS = 1.0
-"""A connection that was idle for longer is tried before it is used: while the loop does not run, nobody notices its
-end."""
 CLOSING_SECONDS = 0.1
 """A server that does not answer must not hold us up."""
 
@@ -65,7 +58,6 @@ class Link:
         self._loop = asyncio.new_event_loop()
         self._client = Client()
         self._stream = self._client.jetstream()
-        self._used = 0.0
         self._over = asyncio.Event()
         """Set when no more answers can come."""
         self._lost: Exception | None = None
@@ -80,7 +72,6 @@ class Link:
         if not task.done():
             task.cancel()
             raise TimeoutError("no acknowledgement in time")
-        self._used = time.monotonic()
         return task.result()
 
     async def connect(self, options: Mapping[str, Any], seconds: float) -> None:
@@ -107,9 +98,7 @@ class Link:
             self._secured("")()
 
     def lives(self, deadline: float) -> bool:
-        """Whether the connection still answers; one that was used a moment ago is not asked."""
-        if time.monotonic() - self._used < TRUSTED_SECONDS:
-            return True
+        """Whether the connection still answers. While the loop does not run, nobody notices its end."""
         seconds = (deadline - time.monotonic()) / 4
         try:
             self.run(self._unless_over(self._client.flush(seconds)), deadline)  # type: ignore[arg-type] # as above
@@ -150,11 +139,9 @@ class Link:
         except NoStreamResponseError:
             return Outcome.outage("unroutable", "no stream takes this subject, or JetStream is not available")
         except APIError as error:
-            other = (Result.OUTAGE, "unavailable") if error.code == 503 else (Result.RETRY, "refused")
+            other = (Result.OUTAGE, "unavailable") if (error.code or 0) >= 500 else (Result.RETRY, "refused")
             result, code = REFUSALS.get(error.err_code or 0, other)
             return Outcome(result, code, f"{error.description} ({error.err_code})")
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return Outcome.retry("bad_answer", "somebody who is not a stream has answered")
         return Outcome.sent()
 
     def close(self) -> None:
@@ -165,8 +152,10 @@ class Link:
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
-            if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSING_SECONDS))
+            # Also without tasks: the socket is closed in the next turn of the loop.
+            self._loop.run_until_complete(
+                asyncio.wait({*tasks, self._loop.create_task(asyncio.sleep(0))}, timeout=CLOSING_SECONDS)
+            )
         finally:
             self._loop.close()
 

@@ -24,7 +24,6 @@ from outbox_tasks.settings.destination import Destination, split
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 OPTIONS: options.Options = {"by_type": options.FLAG, "tls": options.FLAG}
-UNANSWERED = Outcome.retry("bad_answer", "it was sent, but there is no answer")
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 SUBJECT = re.compile(r"[^\s\x00.*>]+(\.[^\s\x00.*>]+)*")
@@ -49,7 +48,7 @@ class NatsPublisher:
         entries, outcomes = encoded(messages, self._entry)
         if not entries:
             return list(outcomes.values())
-        failed = None
+        failed = Outcome.behind()
         try:
             link = self._connected(deadline)
             link.run(link.send(entries, outcomes, self._timeout), deadline)
@@ -59,7 +58,7 @@ class NatsPublisher:
         except BaseException:  # such as a time limit: then nobody knows the state of the loop
             self.close()
             raise
-        return [outcomes.get(index) or failed or UNANSWERED for index in range(len(messages))]
+        return [outcomes.get(index, failed) for index in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -79,8 +77,7 @@ class PubSubPublisher:
         self._channel = PerProcess(partial(channel_to, self._address))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """One request for each key. A request that is refused because of a message is halved until that message is
-        found. An outage holds for all that is still to be sent."""
+        """One request for each key, side by side."""
         deadline = time.monotonic() + self._timeout
         made, outcomes = encoded(messages, self._entry)
         by_key: dict[str, Call] = {}
@@ -106,40 +103,28 @@ class PubSubPublisher:
             channel.close()
 
     def _send(self, channel: Any, calls: Sequence[Call], outcomes: dict[int, Outcome], deadline: float) -> None:
-        """Send all requests side by side. An outage ends this: more requests would be pointless."""
         ask = channel.unary_unary(PUBLISH, response_deserializer=PublishResponse.pb().FromString)
-        waiting, under_way, answers = deque(calls), dict[Any, Call](), SimpleQueue[Any]()
-        ended: Outcome | None = None
+        answers = []
+        for call in calls:
+            request = b"".join((self._head, *(entry.body for entry in call)))
+            answers.append(ask.future(request, max(deadline - time.monotonic(), 0), self._metadata))
         lost = False
-        while under_way or (waiting and ended is None):
-            while waiting and ended is None:
-                call = waiting.popleft()
-                request = b"".join((self._head, *(entry.body for entry in call)))
-                answer = ask.future(request, max(deadline - time.monotonic(), 0), self._metadata)
-                under_way[answer] = call
-                answer.add_done_callback(answers.put)
-            answer = answers.get()
-            call = under_way.pop(answer)
+        for call, answer in zip(calls, answers, strict=True):
             outcome = _outcome(answer, len(call))
             lost = lost or answer.code() in grpc_status.LOST or outcome.code == "unauthorized"
-            if outcome.result is Result.DEAD and len(call) > 1:
-                # Google takes nothing of a request that it refuses.
-                waiting.extend((call[: len(call) // 2], call[len(call) // 2 :]))
-            else:
-                outcomes.update((entry.place, outcome) for entry in call)
-            if outcome.result is Result.OUTAGE:
-                ended = outcome
-        if ended is not None:
-            outcomes.update((entry.place, ended) for call in waiting for entry in call)
+            outcomes.update((entry.place, outcome) for entry in call)
         if lost:
             self.close()  # the next connection looks for credentials again
 
 
 def _outcome(answer: Any, count: int) -> Outcome:
-    """What became of the messages of a request."""
+    """What became of the messages of a request, when it has ended."""
     code = answer.code()
     if code is not StatusCode.OK:
-        return trouble(code, answer.details() or "")
+        outcome = trouble(code, answer.details() or "")
+        if outcome.result is Result.DEAD and count > 1:  # because of one of them
+            return Outcome.unforeseen(f"{outcome.code}: {outcome.error}", together=True)
+        return outcome
     return Outcome.sent() if len(answer.result().message_ids) == count else UNCONFIRMED
 
 

@@ -27,8 +27,6 @@ TROUBLE: dict[type[BaseException], tuple[Result, str]] = {
 """Exceptions → outcome and code; the first that fits counts. Any other goes by its condition, below."""
 
 CONDITIONS: dict[str, tuple[Result, str]] = {
-    "amqp:decode-error": (Result.DEAD, "refused"),
-    "amqp:invalid-field": (Result.DEAD, "refused"),
     "com.microsoft:argument-error": (Result.DEAD, "refused"),
     "com.microsoft:argument-out-of-range": (Result.DEAD, "refused"),
     "amqp:unknown-error": (Result.RETRY, "detached"),  # the client's own name for a link that has ended
@@ -66,10 +64,6 @@ def outcome_of(error: BaseException) -> Outcome:
             return _outcome(*STATUSES.get(status, (Result.OUTAGE, "unavailable")), cause)
     if condition in CONDITIONS:
         return _outcome(*CONDITIONS[condition], error)
-    if isinstance(error, azure.ServiceBusConnectionError):
-        return _outcome(Result.OUTAGE, "connection", error)
-    if isinstance(error, azure.ServiceBusAuthenticationError):
-        return _outcome(Result.OUTAGE, "unauthorized", error)
     name = condition.rpartition(":")[2].replace("-", "_")
     return _outcome(Result.RETRY, name or type(error).__name__, error)
 

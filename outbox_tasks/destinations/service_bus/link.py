@@ -23,6 +23,9 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from outbox_tasks.destinations.service_bus.internals import largest_message
 from outbox_tasks.destinations.service_bus.url import Address
 
+IDLE_SECONDS = 120.0
+"""After so long an idle connection is replaced: the service closes such connections, and the client does not notice."""
+
 
 class Entry(NamedTuple):
     """A message as it is sent, and which of the list it is."""
@@ -35,7 +38,7 @@ class Link:
     """A client with one sender, for one thread at a time."""
 
     def __init__(self, address: Address, timeout: float) -> None:
-        self.used = time.monotonic()
+        self._used = 0.0
         self.given_up = False
         """Whether nobody waits for it any more: then nothing more is sent, and its thread closes it."""
         self._address, self._timeout = address, timeout
@@ -53,6 +56,8 @@ class Link:
 
     def open(self) -> ServiceBusSender:
         """The sender, connected."""
+        if time.monotonic() - self._used > IDLE_SECONDS:
+            self.close()
         if self._sender is None:
             with ExitStack() as opening:
                 client = opening.enter_context(closing(self._client(opening)))
@@ -61,6 +66,7 @@ class Link:
                 sender = client.get_queue_sender(self._address.entity, socket_timeout=answer_seconds, keep_alive=0)
                 sender.create_message_batch()  # connects, to ask how large one may be
                 self._sender, self._opened = sender, opening.pop_all()
+            self._used = time.monotonic()
         return self._sender
 
     def fitting(self, entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], ServiceBusMessageBatch | None]]:
@@ -95,7 +101,7 @@ class Link:
         if self.given_up:
             raise TimeoutError("there was no time left to send it")
         self.open().send_messages(what, timeout=max(0.001, deadline - time.monotonic()))
-        self.used = time.monotonic()
+        self._used = time.monotonic()
 
     def _client(self, opening: ExitStack) -> ServiceBusClient:
         address = self._address
@@ -121,11 +127,7 @@ class Link:
                 self.settimeout(timeout)
                 super().do_handshake(block)
 
-        ca_file = self._address.ca_file or certifi.where()
-        try:
-            context = ssl.create_default_context(cafile=ca_file)
-        except OSError as error:  # it does not say which file
-            raise OSError(f"{ca_file} can't be read: {error.strerror}") from error
+        context = ssl.create_default_context(cafile=self._address.ca_file or certifi.where())
         context.sslsocket_class = Socket
         return context
 

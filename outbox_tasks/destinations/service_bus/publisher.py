@@ -6,7 +6,6 @@ CloudEvents' AMQP binding, binary mode. The message id is the message's, by whic
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,8 +25,6 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
-IDLE_SECONDS = 120.0
-"""After so long an idle connection is replaced: the service closes such connections, and the client does not notice."""
 LATE = Outcome.outage("timeout", "no answer in time; it may have been taken")
 PREFIX = "cloudEvents_"
 """The binding also allows a colon at its end. But only this form works unquoted in JMS and in filters of
@@ -42,8 +39,6 @@ class Round:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     ended: Outcome | None = None
     """Why there is no point in sending more."""
-    cut: int = 0
-    """How many sends in a row ended with a closed link."""
 
     @property
     def rest(self) -> Outcome:
@@ -58,10 +53,7 @@ class Round:
 
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         self.outcomes[entry.nth] = outcome
-        self.cut = self.cut + 1 if outcome.code == "detached" else 0
-        if self.cut > 1:  # a single one may have been the message's fault
-            self.ended = Outcome.outage("connection", outcome.error or "")
-        elif outcome.code == "timeout":
+        if outcome.code == "timeout":
             self.ended = self.rest
         elif is_for_all(outcome):
             self.ended = outcome
@@ -96,7 +88,7 @@ class ServiceBusPublisher:
     def _run(self, entries: Sequence[Entry], sending: Round) -> dict[int, Outcome]:
         """Send in a thread. No option limits how long the client looks for a name or for credentials, or, without TLS,
         waits for a server's first answer."""
-        link = self._connected()
+        link = self._link.get()
         late = True
         try:
             in_time(partial(self._send_all, link, entries, sending), sending.deadline)
@@ -110,25 +102,14 @@ class ServiceBusPublisher:
                 self._link.take()
         return outcomes
 
-    def _connected(self) -> Link:
-        link = self._link.get()
-        if time.monotonic() - link.used > IDLE_SECONDS:
-            self._link.take()
-            threading.Thread(target=link.close, name="end of Azure Service Bus", daemon=True).start()
-        return self._link.get()
-
     def _send_all(self, link: Link, entries: Sequence[Entry], sending: Round) -> None:
         try:
-            link.open()
+            for members, batch in link.fitting(entries):
+                self._send(link, members, batch, sending)
         except Exception as error:
             outcome = outcome_of(error)
             dead = outcome.result is Result.DEAD  # it concerns the queue or topic, not a message
             sending.ended = Outcome.outage("unroutable", outcome.error or "") if dead else outcome
-        try:
-            for members, batch in link.fitting(entries) if sending.ended is None else ():
-                self._send(link, members, batch, sending)
-        except Exception as error:
-            sending.ended = outcome_of(error)
         finally:
             link.given_up |= sending.lost
             if link.given_up:

@@ -54,6 +54,8 @@ class Counterpart(ABC):
     """Whether headers may have control characters, such as a tab."""
     largest: ClassVar[int | None] = None
     """Bytes of payload that the server takes; more is permanent, `too_large`. None: no limit that a test can reach."""
+    notices_ends: ClassVar[bool] = True
+    """Whether the client notices, before it sends, that the server has ended the connection."""
     patience: ClassVar[float] = 1.0
     """Seconds of a time limit that is long enough for three sends over a new connection."""
 
@@ -117,6 +119,10 @@ class Counterpart(ABC):
     def refused(self, message: LeasedMessage) -> LeasedMessage | None:
         """The message, changed so that this destination refuses it for good, and it alone; None: it takes all."""
         return None
+
+    def spoil(self) -> bool:
+        """Let the test's place refuse all messages from now on; False: that can't be done."""
+        return False
 
     def new_place(self) -> str:
         """The URL of a place that nobody has used."""

@@ -31,6 +31,7 @@ class Counterpart(ProgramCounterpart):
     name: ClassVar[str] = "azureservicebus"
     program = service_bus
     largest: ClassVar[int | None] = service_bus.LARGEST
+    notices_ends: ClassVar[bool] = False
     patience: ClassVar[float] = 3.0
 
     def __init__(self) -> None:

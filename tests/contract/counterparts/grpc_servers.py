@@ -86,9 +86,6 @@ class PubSub(ProgramCounterpart):
     def unroutable_url(self, place: str) -> str:
         return self.url_on(self.port, f"nobody-{place}")
 
-    def refused(self, message: LeasedMessage) -> LeasedMessage:
-        return replace(message, event_type="abort.INVALID_ARGUMENT")
-
     def raw(self) -> list[Any]:
         """The messages at the test's place."""
         taken = [base64.b64decode(message) for call in self.calls() for message in call["taken"]]

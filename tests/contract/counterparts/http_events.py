@@ -30,8 +30,15 @@ class Counterpart(ProgramCounterpart):
     def url_on(self, port: int, place: str) -> str:
         return f"http://{LOOPBACK}:{port}/hooks/{place}?outbox_private=allow"
 
+    def locked_url(self, place: str) -> str:
+        return self.url(place).replace("/hooks/", "/locked/")
+
     def wrong_password_url(self, place: str) -> str:
-        return self.url(place).replace("://", "://teller:wrong@").replace("/hooks/", "/locked/")
+        return self.locked_url(place).replace("://", "://teller:wrong@")
+
+    def change_token(self, token: str) -> None:
+        """Whoever posts to the place's locked URL must have this token from now on."""
+        httpx.put(self.url(self.place), content=f"Bearer {token}", trust_env=False)
 
     def unroutable_url(self, place: str) -> str:
         return self.url(place).replace("/hooks/", "/nowhere/")

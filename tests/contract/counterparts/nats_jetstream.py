@@ -70,6 +70,9 @@ class Counterpart(ChildCounterpart):
         """The server says so beside the acknowledgements, and not instead of them."""
         return self.url_of(f"private.{place}", "mute:mute")
 
+    def spoil(self) -> bool:
+        return bool(self.ask(lambda stream: stream.delete_stream(self.place)))
+
     def raw(self) -> list[Msg]:
         """The messages of the test's stream as the client reads them."""
 

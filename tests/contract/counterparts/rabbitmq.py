@@ -89,6 +89,11 @@ class Counterpart(ChildCounterpart):
     def unroutable_url(self, place: str) -> str:
         return f"{self.broker}?queue={place}-nowhere"
 
+    def spoil(self) -> bool:
+        with closing(self.connection()) as connection:
+            connection.channel().queue_delete(self.place)
+        return True
+
     @staticmethod
     def read(arrived: Any) -> Received:
         # py-amqp makes a text of no bytes

@@ -65,6 +65,10 @@ class ValkeyCounterpart(Counterpart):
             client.acl_setuser("teller", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
         return self.url_of(self.server.url.replace("://", "://teller:wrong@"), place)
 
+    def spoil(self) -> bool:
+        with self.client() as client:
+            return bool(client.set(self.place, "neither a stream nor a list"))
+
     def client(self) -> redis.Redis:
         """To be closed."""
         return redis.Redis.from_url(self.server.url)

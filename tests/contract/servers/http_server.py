@@ -2,7 +2,8 @@
 
 It keeps what is posted, in memory, by place (the last part of the path), and gives it out at `GET /received/<place>`.
 What it answers is in the request's header `x-answer`, as JSON: `status`, `headers`, `body`, `after` (seconds), and
-`body_is`: `endless`, `dripping` or `cut`. Posts to `/locked/…` need a password, `/nowhere/…` does not exist.
+`body_is`: `endless`, `dripping`, `cut`, or `none`, which is not even a status. Posts to `/locked/<place>` need a login,
+which a PUT there changes; `/nowhere/…` does not exist.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 LARGEST = 300_000
-PASSWORD = "Basic " + base64.b64encode(b"teller:right").decode()
 
+logins: dict[str, str] = {}
 posts: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
 
@@ -32,6 +33,10 @@ class Endpoint(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.answer(200, json.dumps(posts[self.place]))
+
+    def do_PUT(self) -> None:
+        logins[self.place] = self.rfile.read(int(self.headers["content-length"])).decode()
+        self.answer(200, "")
 
     def do_POST(self) -> None:
         arrived = time.time()
@@ -63,11 +68,14 @@ class Endpoint(BaseHTTPRequestHandler):
     def status(self, body: bytes) -> int:
         if self.path.startswith("/nowhere/"):
             return 404
-        if self.path.startswith("/locked/") and self.headers.get("authorization") != PASSWORD:
+        if self.path.startswith("/locked/") and self.headers.get("authorization") != logins.get(self.place):
             return 401
         return 413 if len(body) > LARGEST else 200
 
     def answer(self, status: int, text: str, headers: dict[str, str] | None = None, body_is: str | None = None) -> None:
+        if body_is == "none":
+            self.close_connection = True
+            return
         body = text.encode()
         self.send_response(status)
         for name, value in (headers or {}).items():
