@@ -55,7 +55,7 @@ def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -
     before = sockets(), threading.active_count()
     with closing(loaded(url, **values)) as publisher:
         yield publisher
-    eventually(lambda: sockets() <= before[0] and threading.active_count() <= before[1])
+    eventually(lambda: sockets() <= before[0] and threading.active_count() <= before[1], 20)
 
 
 def sockets() -> int:
@@ -290,7 +290,7 @@ class TestTrouble:
             url = url_of(target.place)
             if url is None:
                 continue  # it asks for no password here, or makes places as they are needed
-            with open_publisher(target, url, send_timeout=12) as publisher, within(2):
+            with closing(loaded(url, send_timeout=12)) as publisher, within(2):
                 [outcome] = sent_by(publisher, message())
             assert outcome.result in AGAIN
             assert outcome.code == code

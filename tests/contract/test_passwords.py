@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 import redis
-from kombu import pools
 
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Result
@@ -119,10 +118,6 @@ class CeleryOnRabbitMQ(RabbitMQ):
     @property
     def url(self) -> str:
         return f"celery://?queue={self.name}&broker={super().url.partition('?')[0]}"
-
-    def change(self, password: str) -> None:
-        super().change(password)
-        pools.reset()
 
 
 class Kafka(Site):

@@ -84,4 +84,4 @@ def test_without_all_of_them_the_tests_of_the_core_pass(copy_without: Copy) -> N
     assert left == {"celery_task", "common", "redis_stream"}
     python(place, "-c", IMPORT_ALL)
     said = python(place, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *CORE_TESTS)
-    assert re.search(r"^\d{3} passed", said, re.MULTILINE), said
+    assert re.search(r"^\d+ passed", said, re.MULTILINE), said

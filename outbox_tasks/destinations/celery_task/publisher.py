@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from kombu import Producer
+from kombu import Connection, Producer
 
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.broker.task_broker import app_of, canary, dropped_in_trouble, limit_waits, plant_canary
@@ -25,6 +25,7 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.destinations.common import options
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import without_secrets
@@ -76,6 +77,8 @@ class CeleryTaskPublisher:
         self._task = values.get("task")
         self._queue = destination.queue
         self._app = app_of(destination, settings)
+        # Not of Celery's pools: these stay open when the app is closed.
+        self._connection = PerProcess[Connection](self._app.connection_for_write)
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
         except ConfigurationError as error:
@@ -90,7 +93,8 @@ class CeleryTaskPublisher:
         arrived = {True: Outcome.handed(self._destination.confirm_within), False: Outcome.sent()}
         failed: Outcome | None = None
         try:
-            with self._app.producer_or_acquire() as producer, dropped_in_trouble(producer):
+            producer = Producer(self._connection.get(), auto_declare=False)
+            with dropped_in_trouble(producer):
                 self._plant_canary(producer)
                 together = getattr(producer, "supports_batch_publish", False)  # kombu has it since 5.7
                 with batch(producer, max(1, len(tasks))):
@@ -111,9 +115,10 @@ class CeleryTaskPublisher:
             self._planted = True
 
     def close(self) -> None:
-        """Close the connections. Celery leaves them open."""
-        self._app.pool.force_close_all(close_pool=False)
-        self._app.close()
+        """Close the connection."""
+        connection = self._connection.take()
+        if connection is not None:
+            connection.release()
 
     def _prepared(self, message: LeasedMessage) -> Ready | Outcome:
         return self._stored(message) if ENVELOPE in checked_headers(message) else self._made(message)

@@ -122,4 +122,5 @@ class Counterpart(ChildCounterpart):
         if self._reader is not None:
             self._reader.disconnect()
             self._reader.loop_stop()
+            self._reader.on_connect = None  # or its sockets stay open until garbage is collected
         self._reader = None
