@@ -28,6 +28,7 @@ def program() -> str | None:
 class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "azurestoragequeues"
     keeps_order: ClassVar[bool] = False
+    notices_ends: ClassVar[bool] = False  # nor that its queue is gone
     largest: ClassVar[int | None] = 49_152  # which are 64 KiB after base64
 
     def __init__(self) -> None:
