@@ -50,7 +50,7 @@ def server(request: pytest.FixtureRequest, running: Running) -> Counterpart:
 
 @contextmanager
 def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -> Iterator[Any]:
-    """A publisher to the test's place. It leaves neither a socket nor a thread behind, whatever has happened."""
+    """A publisher to the test's place. It leaves neither a socket nor a thread behind."""
     url = url or target.url(target.place)
     before = sockets(), threading.active_count()
     with closing(loaded(url, **values)) as publisher:
@@ -250,7 +250,7 @@ class TestTrouble:
         and afterwards all goes on. A publisher that has not sent meanwhile finds the new server at once."""
         ended: list[list[Outcome]] = []
         with (
-            open_publisher(target, send_timeout=2) as busy,
+            closing(loaded(target.url(target.place), send_timeout=2)) as busy,
             closing(loaded(target.url(target.place), send_timeout=2)) as idle,
             closing(loaded(target.url(target.place), send_timeout=20)) as quiet,
         ):
