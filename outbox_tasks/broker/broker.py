@@ -26,7 +26,7 @@ from outbox_tasks.broker.tls import own_connection
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.model import Single, Slot
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.text import one_line, redacted, said, without_secrets
+from outbox_tasks.text import redacted, said, without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Broker:
         """Raises `CrossedWires` if the broker's stamp names another outbox than this one."""
         if owner not in (None, outbox):
             broker = redacted(joined(self.app.conf.broker_write_url))
-            raise CrossedWires(broker=broker, owner=one_line(owner or "")[:500], outbox=one_line(outbox))
+            raise CrossedWires(broker=broker, owner=owner, outbox=outbox)
 
     def adopt(self, outbox: str) -> str | None:
         """Leave the stamp of this outbox, whatever stamp is there. Returns the stamp that was there."""
@@ -231,7 +231,7 @@ class Broker:
 
     @cached_property
     def _producers(self) -> ProducerPool:
-        limit = self.app.conf.broker_pool_limit if self._timeout is None else 1
+        limit = self.app.conf.broker_pool_limit
         return ProducerPool(self.connection().Pool(limit=limit), limit=limit)
 
     @cached_property

@@ -36,7 +36,6 @@ class Link(pyamqp.Connection):
         try:
             return super().connect(callback)
         except amqp.AccessRefused as refused:
-            self.collect()
             raise amqp.RecoverableConnectionError(str(refused)) from refused
 
 

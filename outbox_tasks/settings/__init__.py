@@ -96,7 +96,7 @@ class Settings(WebSettings, OperationSettings, PipeSettings, BaseSettings):
 
     def replace(self, **values: Any) -> Self:
         """A copy with other values, checked like the first."""
-        return type(self)(**{**self.model_dump(exclude_unset=False), **values})
+        return type(self)(**{**self.model_dump(), **values})
 
     @property
     def origin(self) -> str:

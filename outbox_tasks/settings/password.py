@@ -64,8 +64,7 @@ class Password(BaseModel):
         try:
             text, seconds = self._answer()
         except Exception as error:  # code of others may raise anything
-            reason = getattr(error, "strerror", None) or said(error).rstrip(".")
-            raise PasswordUnavailable(source=self.source, reason=reason) from None
+            raise PasswordUnavailable(source=self.source, reason=said(error).rstrip(".")) from None
         _answers[self] = text, time.monotonic() + seconds
         return text, seconds
 
@@ -97,12 +96,14 @@ class Password(BaseModel):
 
 
 def _output(command: str) -> str:
-    done = subprocess.run(  # noqa: S603 - whoever writes the settings may run commands
-        shlex.split(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS
-    )
+    argv = shlex.split(command)
+    try:  # whoever writes the settings may run commands
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_SECONDS)  # noqa: S603
+    except subprocess.TimeoutExpired:  # its text has the arguments, which may be secrets
+        raise ValueError(f"it did not end within {COMMAND_SECONDS:g} s") from None
     if done.returncode:
         last_line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ValueError(f"it ended with code {done.returncode}: {last_line[:200]}")
+        raise ValueError(f"it ended with code {done.returncode}: {last_line}")
     return done.stdout
 
 

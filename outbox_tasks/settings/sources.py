@@ -74,7 +74,7 @@ def read_file() -> dict[str, Any]:
     """The values of the settings file. Raises `SettingsFileError`."""
     path = settings_file()
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if os.environ.get(CONFIG_VARIABLE):
             raise SettingsFileError(path=path, reason="there is no such file") from None

@@ -127,8 +127,8 @@ def _joined(session: Session, transaction: SessionTransaction, connection: Conne
 
 @event.listens_for(Session, "after_transaction_create")
 def _begun(session: Session, transaction: SessionTransaction) -> None:
-    if transaction.nested and transaction.parent is not None and WAITING in session.info:
-        parent = transaction.parent
+    if transaction.nested and WAITING in session.info:
+        parent: Any = transaction.parent
         session.info[WAITING].write_out(lambda table: parent.connection(None, clause=_write_to(table)))
 
 

@@ -3,6 +3,7 @@ after trouble."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from kombu.serialization import registry
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -63,8 +65,14 @@ def test_a_claim_is_woken_unless_one_waits(new_broker: NewBroker, client: redis.
     assert [broker.wake_claim() for _ in range(3)] == [True, False, False]
     assert client.llen(CLAIM_QUEUE) == 1
     client.delete(CLAIM_QUEUE)
-    assert broker.wake_claim()
+    registry._set_default_serializer("pickle")  # as an application may
+    try:
+        assert broker.wake_claim()
+    finally:
+        registry._set_default_serializer("json")
+    assert json.loads(client.lrange(CLAIM_QUEUE, 0, 0)[0])["content-type"] == "application/json"  # type: ignore[index]
     assert not new_broker().wake_claim()
+    assert [broker.wake_drain("orders") for _ in range(12)] == [True] * 10 + [False] * 2
 
 
 def test_the_stamp_is_under_the_key_prefix_of_the_app(
@@ -83,7 +91,7 @@ def test_a_redis_where_we_may_not_write_has_no_stamp_and_no_key_of_ours(
     settings: MakeSettings, own_redis: EmbeddedValkey, client: redis.Redis
 ) -> None:
     client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read", "+@connection", "-info")
-    url = own_redis.url.replace("://", "://reader:x@")
+    url = own_redis.url.replace("://", "://reader:hunter2@")
     made = settings(broker_url=url)
     broker = Broker(PinnedCelery("relay", broker=url, settings=made), made)
     broker.check_server()
@@ -92,6 +100,8 @@ def test_a_redis_where_we_may_not_write_has_no_stamp_and_no_key_of_ours(
         assert plant_canary(producer, "a key") is None
         with pytest.raises(TimeoutError):
             limit_waits(producer, time.monotonic())
+    with pytest.raises(BrokerUnreachable, match=r"refused \*\*\*"), broker.producer():
+        raise OSError("refused hunter2")
 
 
 def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(

@@ -10,7 +10,7 @@ from typing import Any
 import kombu
 import pytest
 
-from outbox_tasks.broker.login import connection
+from outbox_tasks.broker.login import RedisLogin, connection
 from outbox_tasks.broker.task_broker import app_of
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError, PasswordUnavailable
@@ -32,6 +32,7 @@ def test_a_file_is_read_each_time_and_its_white_space_does_not_count(tmp_path: P
     for text in ("first", "second"):
         (tmp_path / "password").write_text(f"{text}\n")
         assert password.ask() == text
+    assert RedisLogin("redis://a%40b@h/0", password).get_credentials() == ("a@b", "second")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,13 @@ def test_why_there_is_no_password(source: dict[str, str], words: list[str]) -> N
     with pytest.raises(PasswordUnavailable) as caught:
         Password(**source).ask()
     assert all(word in str(caught.value) for word in words), caught.value
+    assert "S3cret" not in str(caught.value)
+
+
+def test_a_command_that_takes_long_has_failed_and_its_arguments_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox_tasks.settings.password.COMMAND_SECONDS", 0.01)
+    with pytest.raises(PasswordUnavailable, match=r"it did not end within 0\.01 s") as caught:
+        Password(command=f"{sys.executable} -c 'import time; time.sleep(60)' S3cret").ask()
     assert "S3cret" not in str(caught.value)
 
 

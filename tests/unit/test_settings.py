@@ -264,3 +264,4 @@ def test_the_password_of_a_broker_in_a_url_is_decoded_once(password: str, writte
     assert shop.option("broker") == broker
     assert app_of(shop, Settings()).connection_for_write().password == password
     assert shop.queue == "shop"
+    assert Destination(url="a://b?key=a+b%20c").option("key") == "a+b c"
