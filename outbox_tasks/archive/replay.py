@@ -89,7 +89,7 @@ def do_batch(run: Run, database: Database, act: dict[str, Any]) -> Batch:
         written = {"row": json.dumps(copies), "place": json.dumps({"place": {"passed": passed}}), "entry": seq}
         run("archive/replay_alone.sql")
         count += len(run("archive/replay.sql", **written, person=act["who"], reason=act["why"]))
-    after = lot[-1] if len(lot) < len(rows) and lot else end
+    after = lot[-1] if len(lot) < len(rows) else end
     if after is None or act["most"] == passed:
         missed = passed - count
         return Batch(None, count - act["count"], facts={"missed": missed} if missed else {})

@@ -163,7 +163,7 @@ class Database:
 
     def _part_with(self, pooled: PoolProxiedConnection, driver: Patient, error: BaseException) -> None:
         """Whoever borrows a connection next finds it in order, or is given a new one."""
-        lost = driver.closed or driver.broken
+        lost = driver.closed
         # An interruption, by a time limit or a person, leaves the conversation anywhere. And after a failover the next
         # connection may lead to the new primary.
         if lost or not isinstance(error, psycopg.Error) or error.sqlstate == READ_ONLY:

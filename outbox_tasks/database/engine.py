@@ -77,12 +77,12 @@ class _AnyTime(TimestamptzBinaryLoader):
             return FIRST_TIME if bytes(data)[0] & 0x80 else LAST_TIME
 
 
-def _any_json(text: str | bytes) -> Any:
+def _any_json(text: bytes) -> Any:
     """A JSON value; the text itself, if it is nested too deeply or has a number too long for Python. See `_AnyTime`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text if isinstance(text, str) else text.decode()
+        return text.decode()
 
 
 def _reads_any_time(connection: Any, _: object) -> None:

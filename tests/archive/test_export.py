@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
-import signal
-import subprocess
-import sys
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,9 +22,9 @@ from outbox_tasks.archive.storage import DayStorage
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
-from tests.conftest import MakeStore, eventually
+from tests.conftest import MakeStore
 from tests.integration.archived import Archived, drop_days
-from tests.integration.conftest import Command, environment
+from tests.integration.conftest import Command
 
 WEEK = timedelta(days=7)
 
@@ -209,17 +205,6 @@ class TestNothingIsDroppedUnverified:
         assert (archived.count(), list(directory(place, archived).iterdir())) == (3_000, [])
         assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
 
-    def test_one_day_that_can_not_be_written_does_not_keep_the_others(
-        self, archived: Archived, exporter: Store, place: Path
-    ) -> None:
-        archived.fill(archived.ago(9), 2)
-        archived.fill(archived.ago(8), 2)
-        directory(place, archived, 9).parent.mkdir()
-        directory(place, archived, 9).write_text("in the way")
-        done = drop_days(exporter, WEEK)
-        assert (list(done.kept), done.dropped) == ([archived.ago(9)], [archived.ago(8)])
-        assert archived.count() == 2
-
     def test_errors_do_not_show_the_password_of_the_storage(self, archived: Archived, new_store: MakeStore) -> None:
         archived.fill(archived.ago(8))
         for url, says in {
@@ -248,7 +233,9 @@ class TestRepetition:
         archived.fill(archived.ago(8), 10)
         export_days(exporter, f"file://{place}")
         (directory(place, archived) / lost).unlink()
+        (directory(place, archived) / "_part-0.parquet.1.part").write_text("a killed process left it")
         assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
+        assert {path.name for path in directory(place, archived).iterdir()} == {"part-0.parquet", "_manifest.json"}
         assert duck(place, "SELECT count(*) FROM archive") == [(10,)]
         assert [part["file"] for part in manifest(place, archived)] == ["part-0.parquet"]
 
@@ -269,25 +256,6 @@ class TestRepetition:
             (5, "part-1.parquet"),
         ]
         assert all((directory(place, archived) / part["file"]).exists() for part in manifest(place, archived))
-
-
-class TestKilled:
-    def test_in_the_middle_of_a_file(self, archived: Archived, exporter: Store, place: Path) -> None:
-        archived.fill(archived.ago(8), 25_000)
-        half = directory(place, archived)
-        command = [sys.executable, "-m", "outbox_tasks", "maintain"]
-        env = {**os.environ, **environment(exporter.settings, archive_export=f"file://{place}")}
-        with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
-            eventually(lambda: (half.exists() and any(half.glob("*.part"))) or process.poll() is not None)
-            process.kill()
-            assert process.wait() == -signal.SIGKILL
-        assert not (half / "_manifest.json").exists()
-        assert not list(place.glob("**/*.parquet"))
-        assert archived.count() == 25_000
-        eventually(lambda: free(exporter))
-        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
-        assert {path.name for path in half.iterdir()} == {"part-0.parquet", "_manifest.json"}
-        assert duck(place, "SELECT count(*), count(DISTINCT id) FROM archive") == [(25_000, 25_000)]
 
 
 class TestCommand:
@@ -322,9 +290,3 @@ class TestCommand:
             done = run("--to", f"file://{place}")
         assert done.exit_code == 1
         assert "Another process runs the maintenance" in done.stderr
-
-
-def free(store: Store) -> bool:
-    """Whether nobody is at the maintenance: the server has noticed that its process is gone."""
-    with store.alone("maintain") as ours:
-        return ours

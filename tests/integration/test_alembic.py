@@ -104,8 +104,8 @@ def test_a_script_makes_the_same_tables_and_may_run_twice(place: Place, config: 
     assert place.ask('SELECT version FROM "Outbox".outbox_versions') == VERSION
 
 
-@pytest.mark.parametrize("name", ["outbox_inbox_of_shop", "my_outbox_feed", "outbox_messages_archive", None])
-def test_a_table_of_the_application_is_not_overlooked(name: str | None) -> None:
-    assert migrations.include_name(name, "table")
+def test_a_table_of_the_application_is_not_overlooked() -> None:
+    for name in ("outbox_inbox_of_shop", "my_outbox_feed", "outbox_messages_archive", None):
+        assert migrations.include_name(name, "table")
     assert not migrations.include_name("outbox_messages_3", "table")
     assert migrations.include_name("outbox_messages_3", "index")

@@ -34,7 +34,8 @@ def test_counts_what_is_due_or_in_a_worker_s_hands_but_not_what_is_later_or_dead
     backlog: Ask, rows: Rows, engine: Engine, schema: str
 ) -> None:
     in_hand = {"lease": UUID(int=1), "locked_until": LATER}
-    for columns in ({}, {"priority": -1}, {"key": "order:1"}, {"attempts": 3}, in_hand):
+    alone = {"attempts": 1, "last_error_code": "unsettled"}
+    for columns in ({}, {"priority": -1}, {"key": "order:1"}, {"attempts": 3}, alone, in_hand):
         rows.clear()
         for key in (None, "k"):
             rows.insert(3, key=key, locked_until=LATER)

@@ -336,15 +336,23 @@ class TestTheAudit:
                     self.refused(connection, self.CHANGE + entry)
 
     def test_begins_no_act_with_the_entry_of_another(self, place: Place) -> None:
+        """And no process goes on with a replay whose role can't write the copies."""
         own = role(place, "operator")
         begin = "INSERT INTO outbox_acts (act, wanted, as_of) VALUES ({}, '{{}}', now())"
         others = [self.entry(place, "anna"), self.entry(place, own, "now()")]
         mine = self.entry(place, own)
         with as_a("operator", place) as connection:
             connection.exec_driver_sql(f'SET search_path = "{SCHEMA}"')
-            for entry in others:
-                self.refused(connection, begin.format(entry))
+            for other in others:
+                self.refused(connection, begin.format(other))
             connection.exec_driver_sql(begin.format(mine))
+            connection.commit()
+        place.run(f"UPDATE {quoted('outbox_audit')} SET action = 'replay' WHERE seq = {mine}")
+        found: tuple[tuple[Kind, int | None], ...] = (("relay", None), ("operator", int(mine)))
+        for kind, entry in found:
+            with closing(Store.connect(settings_of(kind, place))) as store:
+                assert store.ask("act/take.sql", own=[], overdue=0.0, place=SCHEMA)[0].entry == entry
+        place.run(f"DELETE FROM {quoted('outbox_acts')}")
 
     def refused(self, connection: Connection, statement: str) -> None:
         savepoint = connection.begin_nested()

@@ -11,7 +11,7 @@ ALL = frozenset({"settle", "retry", "expire", "cancel", "redrive", "try", "disca
 
 
 class Changes:
-    """The transactions of all others than takes. `planted` overrides a method at a time."""
+    """The transactions of all others than takes. `test_model` overrides a method at a time."""
 
     skip: bool
     fails: bool
@@ -70,10 +70,7 @@ class Changes:
             yield Step(f"the {change.verb} has the key's row", _with(state, has, change))
         elif change.stage == "key":
             hurt = WAITS if change.verb in ("settle", "retry", "expire") and users_lock(state) else None
-            if users and self.skips_key():
-                yield Step("the cancel skips the key's row", _with(state, change._replace(stage="open"), change))
-            else:
-                yield Step(f"the {change.verb} waits for the key's row", state, hurt=hurt)
+            yield Step(f"the {change.verb} waits for the key's row", state, hurt=hurt)
         else:
             lost = {"over", "leased"} if users else {"over"}
             hurt = BOOKS if any(state.rows[n].place in lost for n, _ in change.rows) else None
@@ -97,10 +94,6 @@ class Changes:
         key = state.key
         waits = key is not None and not key.leased and key.due != NEVER and not state.is_due(key)
         return waits and not any(row.place == "held" for row in state.rows[:n])
-
-    def skips_key(self) -> bool:
-        """Whether a cancel leaves out a key's row that another has locked. It waits: who locks it is soon over."""
-        return False
 
     def write(self, state: State, change: Change) -> Write | None:
         """What a transaction makes of the newest version of the key's row."""

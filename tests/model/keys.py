@@ -23,7 +23,7 @@ from tests.model.key_state import BOOKS, NEVER, NOW, OVERTAKEN, WAITS, Key, Row,
 
 @dataclass(frozen=True)
 class Keys(Changes):
-    """The protocol of keys. `planted` overrides a method at a time."""
+    """The protocol of keys. `test_model` overrides a method at a time."""
 
     name: str
     messages: int = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.model.changes import ALL
-from tests.model.explore import Model, explore
+from tests.model.explore import ENDS, Model, explore
+from tests.model.key_state import BOOKS, OVERTAKEN, WAITS, Change, Key, State, Take
 from tests.model.keys import Keys
-from tests.model.planted import PLANTED
 
 RELAY = frozenset({"settle", "retry", "expire"})
 """Without people."""
@@ -48,8 +48,36 @@ def test_every_promise_holds_in_the_many_states_of_a_big_model(model: Model) -> 
     every_promise_holds(model)
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bug_is_found(name: str) -> None:
-    bug, promise = PLANTED[name]
+class TakeIgnoresMarks(Keys):
+    def may_read(self, take: Take, number: int) -> bool:
+        return number < take.high
+
+
+class TakeLeasesWhatItSaw(Keys):
+    def may_lock(self, state: State, take: Take, number: int) -> bool:
+        return True
+
+
+class SettleReadsOldMore(Keys):
+    def more(self, change: Change, key: Key) -> bool:
+        return change.seen is not None and change.seen.more
+
+
+class CancelLocksABusyKey(Keys):
+    def frees(self, state: State, n: int) -> bool:
+        return state.key is not None
+
+
+PLANTED = [
+    (TakeIgnoresMarks("a take does not heed open writers", verbs=RELAY - {"retry"}), OVERTAKEN),
+    (TakeLeasesWhatItSaw("a take leases all that it saw, also what a cancel has locked or deleted"), BOOKS),
+    (SettleReadsOldMore("a settle reads `more` in its snapshot", verbs=RELAY - {"retry"}), ENDS),
+    (CancelLocksABusyKey("a cancel locks a busy key", at_once=2, verbs=ALL - {"redrive", "discard"}), WAITS),
+]
+"""Bugs, and the promise that each breaks: the search notices."""
+
+
+@pytest.mark.parametrize(("bug", "promise"), PLANTED, ids=[bug.name for bug, _ in PLANTED])
+def test_a_planted_bug_is_found(bug: Keys, promise: str) -> None:
     result = explore(bug)
     assert result.broken == promise, f"\n{result}"

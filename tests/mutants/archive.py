@@ -27,7 +27,7 @@ FAULTS = [
         "A replay meets its own copies."),
     Fault("outbox_tasks/archive/replay.py", "(lot and size > LOT_BYTES)", "size > LOT_BYTES", REPLAY,
         "A message larger than a lot is never replayed."),
-    Fault("outbox_tasks/archive/replay.py", "after = lot[-1] if len(lot) < len(rows) and lot else end", "after = end",
+    Fault("outbox_tasks/archive/replay.py", "after = lot[-1] if len(lot) < len(rows) else end", "after = end",
         REPLAY, "A replay passes over messages of a page of which it has copied the first ones."),
     Fault("outbox_tasks/archive/export.py", "day >= each.date",
         "day == each.date", EXPORT + " -k why_it_writes_nothing",
@@ -39,5 +39,5 @@ FAULTS = [
     Fault("outbox_tasks/archive/replay_copy.py", " if headers.get(name) == former}", "}", REPLAY + " -k stored_task",
         "A replayed task of a chain counts as the root of it."),
     Fault("outbox_tasks/archive/replay_command.py", "time.replace(tzinfo=time.tzinfo or UTC)", "time.astimezone(UTC)",
-        REPLAY + " -k by_a_signal", "A time without a zone is taken as a local one."),
+        REPLAY + " -k without_a_zone", "A time without a zone is taken as a local one."),
 ]  # fmt: skip

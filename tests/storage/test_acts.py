@@ -327,3 +327,12 @@ class TestTry:
                 f"UPDATE outbox_destinations SET pause_until = now() + interval '1 hour', {own}".encode()
             )
             assert not acting.ask("traffic/try_now.sql", destination="orders"), own
+
+
+def test_an_act_in_the_background_begins_and_ends_once_and_closes_its_entry(box: Box) -> None:
+    nothing = dict.fromkeys(("reason", "target", "pace", "limit", "expected"))
+    begin = {"person": "ann", "action": "try", "facts": "{}", "chosen": "{}", "moment": "infinity", "token": uuid4()}
+    [[number]] = box.run("act/begin.sql", **begin, **nothing)
+    assert box.run("act/begin.sql", **begin, **nothing) == []
+    assert [box.run("act/end.sql", entry=number, found="{}") for _ in range(2)] == [[(number,)], []]
+    assert box.value("SELECT closed_at IS NOT NULL AND facts ? 'seconds' FROM outbox_audit")

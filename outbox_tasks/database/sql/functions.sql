@@ -52,7 +52,7 @@ BEGIN
         USING ERRCODE = '23505', HINT = 'A repeated call must say the same; a new message needs an id of its own.';
     END IF;
   END IF;
-  PERFORM outbox_write_one(message_id, event_type, destination, payload, content_type, nullif(headers, '{}'), key,
+  PERFORM outbox_write_one(message_id, event_type, destination, payload, content_type, headers, key,
                            aggregate_type, aggregate_id, rank, latest, deliver_at, NULL);
   RETURN message_id;
 END
@@ -119,7 +119,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
     SELECT name, CASE WHEN d.opened_at IS NULL THEN outbox_backlog.most ELSE 1 END AS most
     FROM ((SELECT name FROM known LIMIT 1001) UNION SELECT l.destination FROM outbox_leases l) AS n
     LEFT JOIN outbox_destinations d USING (name)
-    WHERE name = coalesce(outbox_backlog.destination, name) AND name <> '' AND d.paused_at IS NULL
+    WHERE name = coalesce(outbox_backlog.destination, name) AND d.paused_at IS NULL
   ), leased AS (
     SELECT l.destination AS name, sum(cardinality(l.seqs)) AS count FROM outbox_leases l GROUP BY l.destination
   )
