@@ -97,8 +97,7 @@ class Counters:
             self.ran("publish")
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
-        if tally.buried:  # unknown destinations are counted together: a writer can name any number
-            self.count("", ["dead"] * len(tally.buried))
+        self.count("", ["dead"] * len(tally.buried))  # unknown destinations together: a writer can name any number
         for (destination, cause), count in tally.expired.items():
             self.count(destination, [cause] * count)
         facts = {"claimed": tally.singles, "drains": tally.drains, "held_back": tally.held_back}

@@ -74,18 +74,6 @@ def test_outcomes_are_written_soon_also_after_a_failure_and_again(
     counters.close()
 
 
-def test_counts_of_processes_add_up_to_what_the_last_minute_saw(counters: Counters, store: Store, rows: Rows) -> None:
-    other = Counters(lambda: store)
-    for each in (counters, other, counters):
-        each.count("orders", ["sent"] * 500 + ["later"] * 5)
-        assert each.flush()
-    assert counted(rows) == {("orders", "sent"): 1500, ("orders", "later"): 15}
-    orders = overview.destinations(store)["orders"]
-    assert orders.sent == pytest.approx(1500, rel=0.5)  # of a minute that has just ended, a part counts
-    assert orders.failed == pytest.approx(15, rel=0.5)
-    assert orders.arrived_ago == pytest.approx(orders.failed_ago)
-
-
 def test_refusals_are_counted_until_a_send_arrives(store: Store) -> None:
     seen = []
     for outcomes in (["retry", "outage"], ["later", "dead"], ["sent", "retry"], ["dead"]):

@@ -163,13 +163,11 @@ def test_of_workers_those_in_trouble_come_first(visit: Visit, rows: Rows) -> Non
     beats(rows, "worker", 1, "a@here")
     beats(rows, "worker", 600, "z@lost")
     beats(rows, "worker", 1, "m@twice", met=3)
-    beats(rows, "claim", 1, claimed=7, drains=2, seconds=0.5, held_back=True)
     beats(rows, "worker", 1, "odd", pool=None, queues=None)
     held = {"lease": UUID(int=1), "handed_at": seconds_from_now(-5), "locked_until": seconds_from_now(60)}
     rows.insert(2, **held, begun=True, attempts=1)
     html, text = (browser := visit()).read("/workers"), browser.text("/workers")
     assert text.index("z@lost ✗ lost") < text.index("m@twice ! shares its name") < text.index("a@here ✓ alive")
-    assert "7 singles and 2 drains in 0.5 s, held back" in text
     assert 'data-label="running"' in browser.read("/")
     assert 'href="/messages?destination=orders&amp;state=running">2 of orders</a>' in html
 

@@ -8,8 +8,6 @@ LOGS = "tests/unit/test_shown.py"
 COMPARE = "outbox_tasks/database/sql/alert/compare.sql"
 
 FAULTS = [
-    Fault(f"{ROOM}/counters.py", "own.runs = runs | own.runs", "own.runs = own.runs | runs", COUNTERS,
-          "an older report of a run hides the newer one"),
     Fault(f"{ROOM}/counters.py", "settled.connect(self._count_settled, sender=app,", "settled.connect("
           "self._count_settled, sender=None,", "tests/integration/test_counters.py",
           "the sends of another app count as the relay's"),

@@ -4,7 +4,6 @@ from tests.mutants import Fault
 
 WEB = "outbox_tasks/web"
 UNIT = "tests/unit/test_web.py"
-OVERVIEW = "tests/integration/test_web_overview.py"
 MESSAGES = "tests/integration/test_web_messages.py"
 
 FAULTS = [
@@ -33,8 +32,4 @@ FAULTS = [
     Fault(f"{WEB}/templates/errors.html", "{% if visit.may(Role.PAYLOAD) %}{{ group.last_error|cut(500) }}{% endif %}",
         "{{ group.last_error|cut(500) }}", f"{MESSAGES}::TestMessage",
         "Errors that quote contents are shown to people who may not see contents."),
-    Fault(f"{WEB}/pages/errors.py", 'f"keys of {destination}"', '"keys"', OVERVIEW,
-        "The keys of one destination are shown for another."),
-    Fault(f"{WEB}/overview.py", 'f"sends to {name} {width}"', 'f"sends to {name}"', f"{OVERVIEW}::TestDestination",
-        "The chart of a day is that of an hour."),
 ]  # fmt: skip

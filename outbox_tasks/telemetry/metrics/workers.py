@@ -150,9 +150,8 @@ class WorkerMetrics:
         self.drains.inc(tally.drains)
         for (destination, cause), count in tally.expired.items():
             self.again.labels(destination, cause).inc(count)
-        if tally.buried:  # a message may name any destination
-            self.messages.labels(UNROUTABLE, Step.DEAD.value).inc(len(tally.buried))
-            self._count_errors(UNROUTABLE, Count({UNKNOWN_DESTINATION: len(tally.buried)}))
+        self.messages.labels(UNROUTABLE, Step.DEAD.value).inc(len(tally.buried))
+        self._count_errors(UNROUTABLE, Count({UNKNOWN_DESTINATION: len(tally.buried)}))
 
     def _count_errors(self, destination: str, codes: Count[str]) -> None:
         for code, count in codes.items():
