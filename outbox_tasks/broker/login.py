@@ -63,7 +63,7 @@ def connection(url: str, password: Any = None, **keywords: Any) -> kombu.Connect
         base = pyamqp.SSLTransport if url.startswith("amqps") else pyamqp.Transport
         keywords["transport"] = rabbitmq_transport(base, password)
     elif kombu.VERSION >= (5, 6):
-        keywords["credential_provider"] = RedisLogin(url.split(";")[0], password)
+        keywords["credential_provider"] = RedisLogin(url, password)
     else:
         raise _unusable(password, f"with Redis it needs kombu 5.6, and kombu {kombu.__version__} is installed")
     return kombu.Connection(url, **keywords)

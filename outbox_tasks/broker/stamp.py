@@ -65,7 +65,7 @@ def replace(producer: Producer, outbox: str) -> None:
 def _of_redis(producer: Producer, client: Any) -> str | None:
     # kombu puts the prefix before the key of SET, but not of GET.
     stamp: bytes | None = client.get(producer.channel.global_keyprefix + STAMP)
-    return None if stamp is None else stamp.decode(errors="replace")
+    return None if stamp is None else stamp.decode()
 
 
 def _is_amqp(producer: Producer) -> bool:

@@ -87,7 +87,7 @@ class TaskMessage:
         if self.content_type not in accepted:
             return f"its content type is {self.content_type}, and its destination accepts {', '.join(sorted(accepted))}"
         compression = self.headers.get("compression")
-        if compression is not None and compression not in COMPRESSIONS | set(accepted):
+        if compression is not None and compression not in COMPRESSIONS:
             return f"its compression {compression!r:.40} is not known"
         return None
 
@@ -154,7 +154,7 @@ def _entity(described: Described) -> Queue | Exchange:
     if "exchange" in described:
         return Exchange(**described["exchange"])
     queue = dict(described["queue"])
-    bindings = [_binding(each) for each in queue.pop("bindings", None) or []]
+    bindings = [_binding(each) for each in queue.pop("bindings", [])]
     exchange = queue.pop("exchange", None)
     return Queue(**queue, exchange=Exchange(**exchange) if exchange else None, bindings=bindings)
 

@@ -487,16 +487,20 @@ class TestInAWorker:
         registry = scoped_session(sessionmaker(engine))
         outbox.install(app, capture=registry)
 
+        marks = hasattr(app.amqp, "_retry_publish")  # since Celery 5.7
+
         @app.task(shared=False, name="reads")
         def reads() -> None:
             registry.execute(text("SELECT 1"))  # and leaves its transaction open, as reads do
+            if marks:  # as Celery sends the body of a chord
+                app.amqp._retry_publish(app.send_task, "body")
 
         request = {"id": "8", "delivery_info": {}, "retries": 0, "chain": [app.signature("next")], "is_eager": False}
         build_tracer("reads", reads, app=app)("8", (), {}, request)
         assert registry().in_transaction()
         registry.remove()
         with redis.Redis.from_url(own_redis.url) as client:
-            assert [message["headers"]["task"] for message in taken(client)["main"]] == ["next"]
+            assert [message["headers"]["task"] for message in taken(client)["main"]] == ["body"] * marks + ["next"]
         assert rows.hot() == []
 
 

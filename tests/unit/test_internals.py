@@ -96,6 +96,7 @@ def test_a_worker_connects_with_the_pauses_that_we_set() -> None:
 
 
 def test_kombu_enters_the_name_of_a_host() -> None:
+    assert "ssl" not in verified("sentinel://a").transport_options["sentinel_kwargs"]
     several = verified("amqps://a//;amqps://b//")
     assert "server_hostname" in pyamqp.Transport.establish_connection.__code__.co_consts
     assert several.ssl["server_hostname"] is None

@@ -9,6 +9,7 @@ from typing import Any
 
 import kombu
 import pytest
+from kombu.transport.pyamqp import SSLTransport
 
 from outbox_tasks.broker.login import RedisLogin, connection
 from outbox_tasks.broker.task_broker import app_of
@@ -129,6 +130,10 @@ def test_a_broker_that_can_not_be_asked_for_is_refused(
     monkeypatch.setattr(kombu, "VERSION", kombu.version_info_t(*version, "", ""))
     with pytest.raises(ConfigurationError, match=re.escape(rule)):
         connection(url, Password(file=Path("/a")))
+
+
+def test_a_password_that_is_asked_for_goes_over_tls_where_the_url_says_so() -> None:
+    assert issubclass(connection("amqps://a", Password(file=Path("/a"))).get_transport_cls(), SSLTransport)
 
 
 def test_another_broker_gets_neither_the_password_nor_the_options_of_the_relays() -> None:

@@ -60,7 +60,6 @@ class TestLimits:
         ({"claim_interval": f"redis://:{'s3cret' * 2}@host"}, "claim_interval"),
         ({"database_schema": 'a"b'}, "database_schema"),
         ({"routes": {"order.*": "orders"}}, "routes.order.*"),
-        ({"database_url": "localhost/shop"}, "database_url"),
         ({"claim_intervall": 3}, "claim_intervall"),
         ({"destinations": {"orders": {}}}, "destinations.orders.url"),
         ({"destinations": {"orders": "://b"}}, "destinations.orders.url"),
@@ -77,6 +76,8 @@ def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], setting: st
 def test_an_invalid_value_is_shown_if_it_can_be_no_secret() -> None:
     with pytest.raises(ConfigurationError, match="Setting claim_interval = 'soon' is not usable"):
         Settings(claim_interval="soon")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="such as postgresql://user@host:5432/database"):
+        Settings(database_url="localhost/shop")
 
 
 def test_a_route_to_an_unknown_destination_is_refused() -> None:

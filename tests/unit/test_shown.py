@@ -85,6 +85,8 @@ def test_what_is_cut_off_is_cut_off_after_that() -> None:
     settings = Settings(destinations={"orders": {"url": f"nats://{SECRET}@h:1"}})
     verdict = judge(settings, message(1), Outcome.retry("refused", "x" * 495 + SECRET), by_celery=False)
     assert verdict.error == "x" * 495 + "***"
+    long = f"https://h/{'x' * 1970} nats://{SECRET}@h:1"  # the first URL becomes short
+    assert without_secrets(long, most=500) == "https://h/… nats://"
 
 
 @pytest.mark.parametrize(
