@@ -1,4 +1,4 @@
-"""What the MQTT publisher puts into a message, and what only MQTT has: reason codes and limits."""
+"""What the MQTT publisher puts into a message, and what only MQTT has: reason codes, limits, retained messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from paho.mqtt import subscribe
+from paho.mqtt.enums import MQTTProtocolVersion
 
 from outbox_tasks.destinations.mqtt import link
 from outbox_tasks.destinations.mqtt.publisher import FORBIDDEN
@@ -23,6 +25,16 @@ def test_writes_the_user_properties_of_the_binding(target: Counterpart) -> None:
     assert dict(arrived.properties.UserProperty) == whole("", specversion="1.0") | {"h_id": "t1"}
     assert arrived.properties.ContentType == "application/json"
     assert (arrived.payload, arrived.qos, arrived.retain) == (b'{"n": 0}', 1, False)
+
+
+def test_the_last_message_is_retained_if_wished(target: Counterpart) -> None:
+    """Somebody gets it who subscribes afterwards."""
+    assert published(target, message(0), message(1), options="?retain=true") == [SENT, SENT]
+    arrived: Any = subscribe.simple(
+        target.place, qos=1, port=target.port, hostname="127.0.0.1", protocol=MQTTProtocolVersion.MQTTv5,
+        auth={"username": "teller", "password": "r:ght"}, retained=True,
+    )  # fmt: skip
+    assert arrived.payload == b'{"n": 1}'
 
 
 @pytest.mark.parametrize("text", ["a\tb", "\U0010ffff", "\ud800", "ü" * 32_768])

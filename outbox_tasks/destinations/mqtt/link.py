@@ -103,6 +103,7 @@ class Link:
     def send(
         self,
         topic: str,
+        retain: bool,
         entries: Mapping[int, tuple[bytes, Properties]],
         outcomes: dict[int, Outcome],
         deadline: float,
@@ -126,7 +127,7 @@ class Link:
                 while len(waiting) >= window:
                     self._work(lambda: bool(self.client.answers), deadline, several=len(waiting) > 1)
                     settle()
-                waiting[self.client.publish(topic, payload, 1, properties=properties).mid] = index
+                waiting[self.client.publish(topic, payload, 1, retain, properties).mid] = index
             self._work(lambda: len(self.client.answers) == len(waiting), deadline, several=len(waiting) > 1)
         except (OutageError, OSError) as error:
             settle()

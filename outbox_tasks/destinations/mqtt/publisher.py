@@ -47,7 +47,7 @@ class MqttPublisher:
         self.topic = unquote(parts.path.removeprefix("/")) or destination.name
         wildcards = re.search(r"[+#]", self.topic) or "#" in destination.url
         too_long = len(self.topic.encode()) > TEXT_BYTES
-        options.read(destination, {})
+        self._retain = options.read(destination, {"retain": options.FLAG}).get("retain", False)
         options.check(
             destination,
             (self._host, "it must name a host, as in mqtt://localhost:1883/shop/orders"),
@@ -68,7 +68,7 @@ class MqttPublisher:
         unsendable = len(outcomes)
         try:
             if entries:
-                self._connected(deadline).send(self.topic, entries, outcomes, deadline)
+                self._connected(deadline).send(self.topic, self._retain, entries, outcomes, deadline)
         except (OutageError, OSError) as error:
             self._drop()
             begun = len(outcomes) > unsendable
