@@ -292,6 +292,7 @@ class TestUrls:
         self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(django_project._declared, "default", engine_url("postgresql://h/d"))
+        monkeypatch.setattr(django_project, "name_in_tests", lambda alias: None)
         with pytest.raises(ConfigurationError, match="it must be a URL"):
             Store.connect(settings(database_url="postgresql://h:port/d"))
 

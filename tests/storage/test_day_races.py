@@ -132,6 +132,12 @@ def test_a_dropped_message_is_never_at_work(box: Box, store: Store) -> None:
             box.run("keep/drop.sql", other, day=0)
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="1 is no day that has ended"):
         box.run("keep/drop.sql", day=1)
+    with box.transaction() as reader:  # its empty partitions stay, until a later run
+        reader.execute("LOCK TABLE ONLY outbox_messages IN ACCESS SHARE MODE")
+        assert box.run("keep/drop.sql", day=0) == [(True,)]
+    assert box.value("SELECT gone_at IS NOT NULL FROM outbox_days WHERE number = 0")
+    box.run("keep/turn.sql", ahead=2)
+    assert box.value("SELECT to_regclass('outbox_messages_0')") is None
 
 
 def test_what_is_known_of_messages_goes_with_their_day_and_a_slot_after_one(box: Box) -> None:

@@ -115,6 +115,11 @@ def test_a_key_with_much_does_not_hide_others_that_are_behind_it(
     assert sum(box.where(n) == ["held"] for n in range(1, 101)) >= 80
     settle(storage, batch.messages, batch.token)
     assert sent(storage, Receiver()) == 90
+    monkeypatch.setitem(storage.takes._sizes, "orders", (10, 3))
+    box.write(20, key="more")
+    batch = take_batch(storage)
+    settle(storage, batch.messages, batch.token)
+    assert (len(batch.messages), sent(storage, Receiver())) == (3, 17)
 
 
 def test_after_a_crash_that_undid_a_take_its_messages_go_first(box: Box, storage: Store) -> None:
@@ -236,6 +241,15 @@ def test_a_key_of_which_nothing_is_left_loses_its_row(box: Box, storage: Store) 
     assert [row.total for row in storage.claims.due(10)] == [1]
     assert take(storage, {"orders": 10}) == []
     assert busy(box) == []
+
+
+def test_a_dead_run_leaves_its_key_to_a_redrive_or_nobody(box: Box) -> None:
+    """Though nothing is behind it; the redrive of an earlier message may have come meanwhile."""
+    for due in ("infinity", "2030-01-01 00:00:00+00"):
+        taken = "INSERT INTO outbox_keys (destination, key, token, due) VALUES ('orders', %s, gen_random_uuid(), %s)"
+        box.connection.execute(taken, (due, due))
+        box.rows("SELECT outbox_free('orders', %s, 'infinity')", due)
+    assert box.value("SELECT bool_and(token IS NULL AND due = key::timestamptz) AND count(*) = 2 FROM outbox_keys")
 
 
 def test_a_scheduled_message_holds_only_what_is_behind_it(box: Box, storage: Store) -> None:

@@ -117,7 +117,7 @@ BEGIN
     RETURN false;
   END IF;
   EXECUTE format('TRUNCATE outbox_messages_%1$s, outbox_journal_%1$s', day);
-  UPDATE outbox_days SET gone_at = coalesce(gone_at, clock_timestamp()) WHERE number = day;
+  UPDATE outbox_days SET gone_at = clock_timestamp() WHERE number = day;
   BEGIN
     PERFORM set_config('lock_timeout', '25ms', true);
     LOCK TABLE ONLY outbox_messages, ONLY outbox_journal IN ACCESS EXCLUSIVE MODE;

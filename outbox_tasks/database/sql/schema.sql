@@ -245,7 +245,7 @@ RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     regexp_replace(regexp_replace(regexp_replace(left(error, 500),
       '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}', '<id>', 'g'),
       '''[^'']*''|"[^"]*"', '<text>', 'g'),
-      '(0[xX])?[0-9a-fA-F]*[0-9][0-9a-fA-F]*', '<n>', 'g'))), 12)
+      '[0-9a-fA-F]*[0-9][0-9a-fA-F]*', '<n>', 'g'))), 12)
 $$;
 
 -- A destination that is or was in trouble, is paused, or has a rate. Other destinations have no row.
