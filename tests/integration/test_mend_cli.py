@@ -318,7 +318,7 @@ class TestEdit:
         monkeypatch.setenv("VISUAL", "sed -i s/42/43/")
         [id] = bury(rows, payload='{"id": 42, "name": "Zoë"}'.encode())
         done = run("edit", id, "--redrive", typed="y\n")
-        assert (done.exit_code, "1 message redriven." in done.stdout) == (0, True)
+        assert (done.exit_code, "send it?" in done.stdout, "1 message redriven." in done.stdout) == (0, True, True)
         assert (rows.one(id).payload.decode(), rows.one(id).status) == ('{"id":43,"name":"Zoë"}', "pending")
         assert [act.action for act in acts(rows)] == ["edit", "redrive"]
         assert [note["what"] for note in rows.one(id).history] == ["edited", "redriven"]

@@ -54,7 +54,7 @@ def written(seconds: float) -> str:
 
 def as_filter(states: Sequence[str], error: str | None, group: str | None = None, **given: Any) -> Filter:
     """The filter of these values. An error may also be an error group. Raises `InvalidFilter`."""
-    if error is not None and group is None and GROUP.fullmatch(error):
+    if error is not None and GROUP.fullmatch(error):
         error, group = None, error
     for value in (error, group, *given.values()):
         if isinstance(value, str) and not (is_text(value) and len(value) <= 500):
