@@ -54,10 +54,10 @@ class MySQLSource(Source):
             if name in options:
                 options[name] = options[name].lower() in ("1", "true", "yes", "on")
         connection = pymysql.connect(
-            host=url.host or "localhost",
-            port=url.port or 3306,
+            host=url.host,
+            port=url.port,
             user=url.username,
-            password=url.password or "",
+            password=url.password,
             database=url.database or self._schema,  # tables are named with their schema
             charset="utf8mb4",
             autocommit=True,

@@ -10,7 +10,6 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 from click.testing import CliRunner
-from prometheus_client import generate_latest
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.cli import outbox
@@ -19,13 +18,10 @@ from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.feeds import nudge
 from outbox_tasks.feeds.feed_list import FeedList
 from outbox_tasks.feeds.store import Feeds
-from outbox_tasks.operating.problems import Connections
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.telemetry.metrics import database_registry
 from outbox_tasks.web import Page, Role
 from tests.conftest import MakeSettings, MakeStore
-from tests.exposed import samples
 from tests.feeds.places import woken_feeds
 from tests.integration.browsing import Browser, visitor
 from tests.integration.conftest import environment
@@ -91,14 +87,6 @@ def test_the_doctor_names_a_source_that_fails_and_a_wrong_query_for_feeds(store:
     away = fed.replace(database_url="postgresql://127.0.0.1:1/shop", feeds={"list": "SELECT 1"})
     with closing(Store.connect(away)) as gone, pytest.raises(DatabaseUnavailable):
         FeedList(gone).listed()
-
-
-def test_the_metrics_of_feeds(store: Store) -> None:
-    with closing(Connections(store.settings)) as connections:
-        body = generate_latest(database_registry(connections))
-    got = {(name, labels.get("feed")): value for name, each in samples(body).items() for labels, value in each}
-    assert got["outbox_feed_waiting", "shop"] == 2
-    assert got["outbox_feed_oldest_seconds", "shop"] >= 7
 
 
 def test_a_feed_that_nobody_looks_at_any_more_is_forgotten(store: Store) -> None:

@@ -121,6 +121,8 @@ def test_each_run_of_several_gets_what_is_its_own(
     sender = SimpleNamespace(app=app)
     ids = {name: call() for name in ("locked", "lost", "late", "done", "taken", "revoked", "waits")}
     requests = {name: Request(worker.copy(id)) for name, id in ids.items()}
+    watch._on_received(SimpleNamespace(app=None), requests["waits"])
+    assert watch._received == {}, "it is another app's"
     for name, request in requests.items():
         watch._on_received(sender, request)
         copy = Copy.read(request.request_dict)
