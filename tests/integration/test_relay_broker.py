@@ -95,6 +95,7 @@ def test_a_redis_where_we_may_not_write_has_no_stamp_and_no_key_of_ours(
     made = settings(broker_url=url)
     broker = Broker(PinnedCelery("relay", broker=url, settings=made), made)
     broker.check_server()
+    Broker(PinnedCelery("relay", broker="amqp://h", settings=made), made).check()  # no visibility timeout there
     assert not broker.has_forgotten("mine")
     with broker.producer() as producer:
         assert plant_canary(producer, "a key") is None
