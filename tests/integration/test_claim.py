@@ -188,3 +188,11 @@ def test_a_drain_puts_back_what_its_batch_did_not_need(new_store: MakeStore, row
     for count in (1, 15):
         rows.insert(count)
         assert len(take_batch(store).messages) == count
+
+
+def test_a_drain_that_sends_one_message_at_a_time_takes_those_with_keys_too(
+    new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox_tasks.relay.store.takes.batch_size_of", lambda destination: 1)
+    rows.insert(key="a")
+    assert len(take_batch(new_store(destinations={"orders": {"url": "a://b"}})).messages) == 1

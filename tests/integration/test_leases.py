@@ -24,8 +24,6 @@ from tests.integration.conftest import Lease
 
 LONG_AGO = seconds_from_now(-2 * UNKNOWN_GRACE_SECONDS)
 
-TWO = {name: {"url": "a://b", "max_attempts": 3} for name in ("orders", "audit")}
-
 TIMES = ("infinity", "-infinity", "294276-12-31", "4713-01-01 BC")
 
 OTHER = UUID(int=7)

@@ -15,7 +15,7 @@ from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.settle import Listener
 from outbox_tasks.settings.destination import Destination
-from tests.claims import begin, drain_batches, take
+from tests.claims import begin, drain_batches, take, take_batch
 from tests.conftest import MakeStore, Rows, Stream
 
 MAX_BYTES: int = Destination.model_fields["max_bytes"].default
@@ -101,14 +101,17 @@ def test_a_single_that_can_not_be_read_counts_its_attempts(new_store: MakeStore,
     assert (row.status, row.attempts, row.last_error_code, row.begun) == ("dead", 2, "too_large", False)
 
 
-def test_a_single_that_takes_long_to_read_gets_more_time(new_store: MakeStore, rows: Rows, schema: str) -> None:
+def test_a_single_that_takes_long_to_read_gets_more_time_and_so_does_a_drain(
+    new_store: MakeStore, rows: Rows, schema: str
+) -> None:
     store = new_store(**HASTY)
-    rows.insert()
+    rows.insert(2)
     [single] = take(store, {"orders": 1})
     never_returned(rows, schema, seconds=0.7)
-    message = begin(store, single)
-    assert message is not None
-    assert message.payload is not None
+    for message in (begin(store, single), *take_batch(store).messages):
+        assert message is not None
+        assert not message.unread
+    assert {row.begun for row in rows.hot()} == {True}
 
 
 def test_a_database_that_is_slow_kills_no_small_message(new_store: MakeStore, rows: Rows, schema: str) -> None:

@@ -76,7 +76,7 @@ FAULTS = [
           "        return outcomes\n",
           "tests/contract/test_loading.py", "after an error its publisher is lost, with the connection"),
     Fault(STORE + "leases.py", "for limit in (None, self.settings.unhurried):", "for limit in (None,):",
-          "tests/integration/test_too_large.py::test_a_single_that_takes_long_to_read_gets_more_time",
+          "tests/integration/test_too_large.py::test_a_single_that_takes_long_to_read_gets_more_time_and_so_does_a_drain",
           "a payload that takes long to read is never sent singly"),
     Fault(CLAIM, "            store.traffic.return_unused(name, share.keyless + share.held + share.new - count[name])",
           "            pass", "tests/integration/test_traffic.py::TestRate",
