@@ -162,13 +162,12 @@ class Claims(Database):
             for name, share in shares.items()
         ]  # fmt: skip
         rows = self.ask("claim/take_keys_singly.sql", **lease, share=json.dumps(wanted))
-        for row in rows:
-            if row.seq is None:
-                place = places[row.destination]
-                if row.next_start is not None:
-                    place.go_on(row.next_start, row.life)
-                if row.all_before is not None:
-                    place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
+        for row in rows:  # only rows without a message say how far it looked
+            place = places[row.destination]
+            if row.next_start is not None:
+                place.go_on(row.next_start, row.life)
+            if row.all_before is not None:
+                place.free_since = max(place.free_since, row.all_before - FREED_LATELY)
         return [_single(row) for row in rows if row.seq is not None]
 
     def reserve_slots(self, wanted: Mapping[str, tuple[int, int]], holder: str | None = None) -> list[Slot]:
