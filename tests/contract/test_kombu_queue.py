@@ -124,8 +124,6 @@ class TestRabbit:
                 ends.start()
             assert publisher.publish([message(1)]) == [SENT]
             assert not publisher._sender.get()._link.blocked
-            rabbit.evaluate('[rabbit_networking:close_connection(P, "idle") || P <- rabbit_networking:connections()]')
-            assert publisher.publish([message(2)]) == [SENT], "the connection was closed while it was idle"
 
     def test_declares_a_queue_when_told_to_and_one_that_is_otherwise_kills_nothing(
         self, rabbit: rabbitmq.Counterpart, name: str

@@ -106,8 +106,7 @@ class VirtualSender:
             self._publish(producer, entry)
         except Exception as error:
             outcome = outcome_of(error)
-            about_this_one = hasattr(error, "status_code") and outcome.result is not Result.OUTAGE
-            if not about_this_one:
+            if outcome.result is Result.OUTAGE:
                 raise
             return outcome
         return Outcome.sent()
