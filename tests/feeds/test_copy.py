@@ -297,12 +297,12 @@ def test_a_source_that_fails_is_left_alone_for_a_while(box: Box, feeds: Feeds, a
     assert run(feeds, app.source, storage) == Bridged(taken=False)
     assert feeds.wanted(["shop", "other"]) == ["other"]
     box.connection.execute(b"UPDATE outbox_feeds SET failures = 40, failed_at = now() - interval '1 hour'")
-    box.connection.execute(b"UPDATE outbox_feeds SET looked_at = failed_at")
+    box.connection.execute(b"UPDATE outbox_feeds SET looked_at = failed_at, waiting = 3")
     wait_over(box)
     run(feeds, Failing(app.source, 1, SourceTrouble(name="shop", url="", reason="gone"), after=False), storage)
     [state] = feeds.states()
     assert all(3600 <= (age or 0) < 3700 for age in (state.failing, state.looked))
-    assert 20 < (state.not_before or 0) <= 30
+    assert (20 < (state.not_before or 0) <= 30, state.waiting) == (True, 3)
     wait_over(box)
     assert run(feeds, app.source, storage) == Bridged()
     [state] = feeds.states()
@@ -376,6 +376,9 @@ def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store, monk
     assert (done.copied, done.more) == (5, True)
     [state] = feeds.states()
     assert state.waiting == 15
+    app.write(400)
+    app.source.delete([(row.number, row.id) for row in app.source.look(1000)])
+    assert app.left() == 0
 
 
 def test_the_task_of_a_feed_copies_it_and_goes_on_at_once(
