@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -98,33 +97,6 @@ class TestDiscard:
         asked = ids(box)
         assert acting.act_on("discard", asked, ANN, entry(box), states=self.BOTH) == {asked[0]}
         assert [box.where(seq) for seq in (1, 2)] == [["discarded"], ["runs"]]
-
-    def test_a_discard_and_a_begin_share_the_leases(self, box: Box, storage: Store, acting: Acting) -> None:
-        """A worker begins what waits for Celery's retry, while a person discards it."""
-        box.lease(60)
-        box.connection.execute("INSERT INTO outbox_trouble (seq, attempts) SELECT seqs[1], 1 FROM outbox_leases")
-        asked, number = ids(box), entry(box, "discard")
-        barrier = threading.Barrier(2)
-
-        def begin() -> set[str]:
-            barrier.wait()
-            tokens = box.rows("SELECT token FROM outbox_leases ORDER BY seqs")
-            begins = {"destination": "orders", "holder": "w", "hold": 60, "largest": 100}
-            return {row[1] for [token] in tokens for row in box.run("deliver/begin.sql", token=token, **begins)}
-
-        def discard() -> set[str]:
-            barrier.wait()
-            return {
-                str(id)
-                for one in reversed(asked)
-                for id in acting.act_on("discard", [one], ANN, number, states=self.BOTH) or ()
-            }
-
-        with ThreadPoolExecutor(2) as pool:
-            begun, gone = pool.submit(begin), pool.submit(discard)
-            assert begun.result(30).isdisjoint(gone.result(30))
-            assert len(begun.result()) + len(gone.result()) == 60
-        box.check_books()
 
     def test_a_purge_leaves_nothing(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, 2)

@@ -164,32 +164,18 @@ def test_messages_to_an_unknown_destination_die_after_a_while(box: Box, storage:
     box.check_books()
 
 
-class TestWritersOfKeys:
-    def test_of_more_keys_than_have_a_mark_each_hold_up_all_and_never_wait_for_each_other(
-        self, box: Box, storage: Store
-    ) -> None:
-        with box.transaction() as early, box.transaction() as later:
-            for n in range(40):
-                box.write(1, on=early, key=f"{n}")
-                box.write(1, on=later, key=f"{39 - n}")
-            box.write(1, key="another")
-            later.commit()
-            assert sent(storage, Receiver()) == 0
-            early.commit()
-        assert sent(storage, Receiver()) == 81
-
-    @pytest.mark.parametrize("end", ["commit", "rollback"])
-    def test_are_waited_for_too_once_they_are_prepared(self, box: Box, storage: Store, end: str) -> None:
-        if box.value("SHOW max_prepared_transactions") == "0":
-            pytest.skip("this PostgreSQL takes no prepared transactions")
-        with box.transaction() as early:
-            early.tpc_begin("early")
-            box.write(1, on=early, key="a")
-            early.tpc_prepare()
-            box.write(1, key="a")
-            assert sent(storage, Receiver()) == 0
-            getattr(early, f"tpc_{end}")()
-            assert sent(storage, Receiver()) == 1 + (end == "commit")
+def test_writers_of_more_keys_than_have_a_mark_each_hold_up_all_and_never_wait_for_each_other(
+    box: Box, storage: Store
+) -> None:
+    with box.transaction() as early, box.transaction() as later:
+        for n in range(40):
+            box.write(1, on=early, key=f"{n}")
+            box.write(1, on=later, key=f"{39 - n}")
+        box.write(1, key="another")
+        later.commit()
+        assert sent(storage, Receiver()) == 0
+        early.commit()
+    assert sent(storage, Receiver()) == 81
 
 
 @pytest.mark.parametrize("other", [{"key": "b"}, {"key": "a", "delay": 3600}], ids=["of another key", "not due"])
