@@ -124,7 +124,8 @@ def test_tasks_as_the_relay_writes_them_are_taken(run: list[Message], caplog: py
         publish(), publish(keywords={"more": True}), task(DRAIN_TASK, ["orders", LEASE]), task(DRAIN_TASK, ["orders"]),
         task(CLAIM_TASK, []), task(MAINTAIN_TASK, []),
     ]  # fmt: skip
-    good = [arrival(sent) for sent in tasks]
+    good = [arrival(sent) for sent in [*tasks, task("shop.pay", [1], {"any": 2}, id="of the application's")]]
+    good[-1].delivery_info = {"routing_key": "shop"}
     for message in good:
         take(message, run)
     assert run == good
