@@ -133,12 +133,9 @@ def test_a_lower_concurrency_ends_the_drains_that_are_too_many(store: Store, row
             return super().publish(messages)
 
     rows.insert(1_000)
-    destination = Lowering()
-    for sent in (range(1, 1_000), range(1)):
-        *_, slot = store.claims.reserve_slots({"orders": (2, 2)})
-        drained = drain_in_slot(store, {"orders": destination}, slot, Listener())
-        assert (drained.steps[Step.SENT] if drained else 0) in sent
-    limits.clear(store, "orders", "anna")
+    slot = max(store.claims.reserve_slots({"orders": (2, 2)}), key=lambda slot: slot.number)
+    drained = drain_in_slot(store, {"orders": Lowering()}, slot, Listener())
+    assert 0 < drained.steps[Step.SENT] < 1_000
 
 
 def test_the_command_shows_sets_and_clears_limits(command: Command) -> None:
