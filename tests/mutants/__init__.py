@@ -1,6 +1,6 @@
 """Faults, as tired people make them, and the tests that must see each. `python -m tests.mutants` plants them.
 
-A module here has the faults of one room, in a list FAULTS.
+A module here has the faults of one room, in a list FAULTS: at most two for a file, so that all can be replayed in a week.
 """
 
 from __future__ import annotations

@@ -36,6 +36,4 @@ FAULTS = [
     Fault(f"{CLI}/drain.py", "failed = drained.steps[Step.DEAD] or drained.steps[Step.OUTAGE]",
         "failed = drained.steps[Step.OUTAGE]", "tests/integration/test_drain.py",
         "cron does not report that messages are dead."),
-    Fault(f"{CLI}/shared/acts.py", "            signal.signal(number, action)\n", "            pass\n",
-        f"{MEND}::TestActs", "After an act Ctrl-C ends nothing any more."),
 ]  # fmt: skip

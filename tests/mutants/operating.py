@@ -38,9 +38,6 @@ FAULTS = [
     Fault(f"{ROOM}/messages/acts.py", 'if missed and not place["again"]:', 'if missed and place["again"]:',
         "tests/integration/test_background.py::TestAnAct",
         "what somebody was changing just then is not tried once more"),
-    Fault(f"{ROOM}/messages/acts.py", "if len(ids) == size:", "if len(ids) > size:",
-        "tests/integration/test_redrive.py::TestPlan",
-        "an act passes over messages of a page of which it has changed the first ones"),
     Fault(f"{SQL}/act/take.sql", " FOR UPDATE OF a SKIP LOCKED", "", "tests/integration/test_background.py::TestStop",
         "an act goes on after it was stopped, and two processes do one batch"),
     Fault(f"{SQL}/act/take.sql", "THEN 0 ELSE :overdue::float END", "THEN 0 ELSE 0 * :overdue::float END", BACKGROUND,
@@ -89,8 +86,6 @@ FAULTS = [
     Fault(f"{ROOM}/messages/background.py", "(own.discard if batch.place is None else own.add)(entry)",
         "(own.discard if batch.place is None else set().add)(entry)", BACKGROUND,
         "an act that another process goes on with does a batch in 15 s"),
-    Fault(f"{SQL}/act/try.sql", "l.begun_at IS NULL AND l.locked_until", "l.locked_until", ACTS,
-        "to try a message that is being sent sends it twice"),
     Fault(f"{ROOM}/messages/waits.py", ' and message["locked_until"] > datetime.now(UTC)\n', "\n", WAITS,
         "a message whose lease has ended is said to be in a queue"),
 ]  # fmt: skip

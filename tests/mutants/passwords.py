@@ -7,7 +7,6 @@ PASSWORD, LOGIN, SHARED = (
     "outbox_tasks/broker/login.py",
     "outbox_tasks/relay/publishers.py",
 )
-ENGINE = "outbox_tasks/database/engine.py"
 UNIT, HERE, SITES = (f"tests/{room}/test_passwords.py" for room in ("unit", "integration", "contract"))
 SERVERS = "tests/integration/test_problems_servers.py"
 
@@ -16,17 +15,10 @@ FAULTS = [
         "return _checked(self.file.read_text()), self.seconds", UNIT, "A new file is not read for a minute."),
     Fault(PASSWORD, "return f\"the command {shlex.split(self.command)[0]}\"", "return f\"the command {self.command}\"",
         UNIT, "An error shows the secrets in a command's arguments."),
-    Fault(PASSWORD, "        self.forget()\n        return self.ask()", "        return self.ask()", HERE,
-        "After a refusal the old answer is given again."),
-    Fault(ENGINE, "        if error.pgconn is None or not error.pgconn.used_password:  # it was not refused for its "
-        "password\n            raise\n", "        raise\n", HERE,
-        "A password that PostgreSQL refuses is an outage at once."),
     Fault(LOGIN, "raise amqp.RecoverableConnectionError(str(refused)) from refused", "raise", HERE,
         "RabbitMQ's refusal of an old password ends a worker."),
     Fault(LOGIN, "            self.client.password = password.ask_anew()\n", "", HERE, "RabbitMQ's guest signs in."),
     Fault(SHARED, "        password.forget()\n", "", SITES, "A webhook's old token is sent again."),
-    Fault("outbox_tasks/destinations/http/publisher.py", "self._hidden = [token, *self._options.hidden]",
-        "self._hidden = self._options.hidden", SITES, "An endpoint's answer shows the token."),
     Fault("outbox_tasks/worker/install.py",
         "        app.add_defaults({\"broker_password\": settings.broker_password})\n",
         "        pass\n", HERE, "The workers of an application's app don't ask for the broker's password."),

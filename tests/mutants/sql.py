@@ -12,7 +12,6 @@ DRAINS = "tests/storage/test_drain.py::test_"
 SETTLES, BEGINS = (f"{STORE}Test{name} {STORE}TestFence" for name in ("Settle", "Begin"))
 OVER, RECALLS = STORE + "TestALeaseThatRanOut", STORE + "TestRecall"
 OPENS, TRIES = BREAKER + "TestOpening", BREAKER + "TestTrying"
-KEYS_AND_DRAINS = "tests/storage/test_keys.py tests/storage/test_drain.py tests/supervised/test_verbs.py"
 LOST = "tests/integration/test_leases.py::test_after_a_crash_what_is_due_or_claimed_says_so_unless_it_has_an_error"
 PAUSES = TRIES + "::test_three_tries_that_fail_double_the_pause_up_to_the_longest"
 
@@ -21,17 +20,10 @@ FAULTS = [
     Fault(SETTLE, "+ 1 ELSE 0 END", "+ 1 ELSE t.outages END",
           DRAINS + "outages_in_a_row_of_a_message_are_counted_anew_after_an_answer",
           "outages in a row are counted over an answer in between"),
-    Fault(SETTLE, "coalesce(r.code, t.code, 'attempts_exhausted')", "coalesce(r.code, 'attempts_exhausted')",
-          DRAINS + "a_message_whose_attempts_are_used_up_keeps_its_last_error",
-          "a message without attempts left loses its last error"),
-    Fault(SETTLE, "OR step = 'discarded' AND code <> 'superseded'", "OR step = 'discarded'", OPENS,
-          "a message that was not sent closes the circuit"),
     Fault(BEGIN, "AND l.begun_at IS NULL AND l.locked_until > clock_timestamp()", "AND l.begun_at IS NULL", BEGINS,
           "a send begins under a lease that has run out"),
     Fault(BEGIN, "greatest(l.locked_until, clock_timestamp()", "least(l.locked_until, clock_timestamp()", BEGINS,
           "a lease runs out in the middle of its send"),
-    Fault(BEGIN, "d.probe IS DISTINCT FROM", "d.probe IS NOT DISTINCT FROM", TRIES,
-          "an open circuit lets all singles but the probe through"),
     Fault(DELIVER + "give_back.sql", "AND l.begun_at IS NULL", "", STORE + "TestGiveBack",
           "a lease whose send has begun is given back, and its message sent twice"),
     Fault(DELIVER + "sent_in_vain.sql", "code = coalesce(t.code, excluded.code)", "code = excluded.code", SETTLES,
@@ -72,24 +64,16 @@ FAULTS = [
           "a scheduled message is sent at once behind another"),
     Fault(KEYS, "AND (q.wall IS NULL OR q.seq < q.wall)", "",
           OF_KEYS + "a_dead_head_blocks_its_key_or_not", "messages overtake a dead letter that blocks"),
-    Fault(KEYS, "WHERE stop.seq IS NULL OR l.seq < stop.seq", "WHERE true",
-          OF_KEYS + "what_an_application_takes_back_makes_no_take_wait", "a message overtakes one that is locked"),
     Fault(SQL + "writers.sql", "WHERE seq > mark.floor AND", "WHERE seq > mark.floor + 2 AND",
           OF_KEYS + "a_later_writer_waits_for_an_earlier_one", "a message overtakes one that is not yet committed"),
     Fault(SQL + "days.sql", "     OR EXISTS (SELECT FROM outbox_waiting WHERE seq >= low AND seq < high)\n", "",
           "tests/storage/test_day_races.py", "a scheduled message is dropped with its day"),
-    Fault(SQL + "claim/expire.sql", "k.token = b.token", "false", KEYS_AND_DRAINS,
-        "a lease that ran out leaves its key busy for ever"),
-    Fault(SQL + "deliver/settle.sql", "= :token\n  RETURNING", "= NULL\n  RETURNING", KEYS_AND_DRAINS,
-        "what fails leaves its key busy for ever"),
     Fault(CLAIM + "note_lost_commits.sql", "AS s WHERE l.begun_at IS NULL", "AS s WHERE false", LOST,
           "after a crash a message in the queue does not say that it may be repeated"),
     Fault(CLAIM + "take_keyless.sql", "r.alone AND NOT (SELECT :schema.outbox_is_shut(:destination))", "r.alone",
           DRAINS + "nothing_begins_for_a_destination_that_gets_nothing", "a message that goes alone passes a pause"),
     Fault(CLAIM + "take_keyless_singly.sql", "CASE WHEN NOT s.alone THEN s.xid::text END", "s.xid::text", OVER,
           "a message that goes alone hides others for a minute"),
-    Fault(TRIPPED, "t.seq = s AND t.outages > 0", "t.seq = s", OPENS,
-          "messages that had another error never open the circuit"),
     Fault(SQL + "functions.sql", "r.key IS NOT NULL AND r.since <= now()", "r.key IS NOT NULL",
           "tests/integration/test_backlog.py", "workers are started for scheduled messages"),
     Fault(TRAFFIC + "outstanding.sql", "locked_until <= now() + :hold::float * interval '1 second')", "true)",
@@ -99,6 +83,4 @@ FAULTS = [
           "tests/integration/test_in_sql.py", "a payload of the type json loses its priority"),
     Fault(SQL + "act/redrive.sql", "spared = 0, ", "", "tests/storage/test_acts.py::TestRedrive",
           "a redriven message has more attempts than max_attempts"),
-    Fault(KEYS, "WHERE q.place <= share.count)) FOR", ")) FOR",
-          OF_KEYS + "singles_are_the_first_message_of_each_key", "a single has two messages, and sends one"),
 ]  # fmt: skip

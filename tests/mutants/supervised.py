@@ -3,7 +3,7 @@
 from tests.mutants import Fault
 
 VERBS, RUNNING = (f"tests/supervised/test_{name}.py" for name in ("verbs", "running"))
-LOST, OF_WATCH, TROUBLE = (f"tests/supervised/test_{name}.py" for name in ("lost_tasks", "watch", "running_trouble"))
+LOST, OF_WATCH = "tests/supervised/test_lost_tasks.py", "tests/supervised/test_watch.py"
 SQL = "outbox_tasks/supervised/sql"
 RUN, SUPERVISOR, LOOK, WATCH = (
     f"outbox_tasks/supervised/{name}.py" for name in ("run", "supervisor", "lost_tasks", "watch")
@@ -16,8 +16,6 @@ FAULTS = [
     Fault(SUPERVISOR, "if copy.of != runs.identity:", "if False:", RUNNING, "A task of another outbox runs."),
     Fault(SUPERVISOR, "following = run.rows if state != states.RETRY else []", "following = run.rows", RUNNING,
         "A retry wakes the relay at once."),
-    Fault(SUPERVISOR, "return ended or again", "return ended",
-        "tests/supervised/test_running_trouble.py", "An end whose answer was lost is told as a lost lease."),
     Fault("outbox_tasks/supervised/hooks.py", "            supervised.set(None)\n", "            pass\n", RUNNING,
         "After a run the process takes the next task for that run."),
     Fault(LOOK, "self._end(name, time.monotonic() - looked)", "self._end(name, 0.0)", LOST,
@@ -36,25 +34,10 @@ FAULTS = [
     Fault(f"{SQL}/unknown.sql",
         "    AND r.locked_until > clock_timestamp() + :wait * 2 ^ least(r.unheard, 6) * interval '1 second'\n", "",
         VERBS, "A task that is due soon waits longer."),
-    Fault(LOOK, "        self._seen[name] = tokens, now\n", "        self._seen.setdefault(name, (tokens, now))\n",
-        LOST, "A second flush of the broker loses what was handed over after the first one."),
     Fault(WATCH, "        copy = copy._replace(token=str(uuid4()))  # a token in the header is that of another run\n",
         "", OF_WATCH, "A copy that comes back has the token of its former run."),
     Fault(WATCH, "                self._acts.append(act)\n                self._soon = True\n                break",
         "                break", OF_WATCH, "The end of a run is lost if the database is away."),
-    Fault(WATCH, "            self._every = copy.lease / RENEWALS_A_LEASE\n            self._wanted.set()\n",
-        "            self._every = copy.lease / RENEWALS_A_LEASE\n", OF_WATCH,
-        "The first short lease runs out before it is renewed."),
-    Fault(SUPERVISOR, "        error = error.__context__\n", "        pass\n", RUNNING + "::TestRetries",
-        "A task that used up its retries does not say why it failed."),
-    Fault(SUPERVISOR, "elif (following or run.frees_key) and self.nudge", "elif following and self.nudge", RUNNING,
-        "The next task of a key waits for beat."),
-    Fault(SUPERVISOR, "if again and place is not None and runs.renew({copy.fence: copy.lease}):", "if False:", TROUBLE,
-        "A run whose begin got no answer never runs."),
-    Fault(SUPERVISOR, "chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1]))", "PAUSES_SECONDS", TROUBLE,
-        "After some tries the task of a worker without its database fails."),
-    Fault(RUN, "(self.destination if same_task else None) or", "self.destination or", RUNNING,
-        "What follows a task goes to the task's destination."),
     Fault("outbox_tasks/supervised/hooks.py", "if run is not None and run.request is sender.request:",
         "if run is not None:", RUNNING, "A task that the running one calls ends the run."),
     Fault(f"{SQL}/completed.sql", ":committed::boolean AND EXISTS", "EXISTS", VERBS,
@@ -65,14 +48,4 @@ FAULTS = [
         "A redriven task waits for the retry of a later one of its key."),
     Fault(f"{SQL}/unknown.sql", " AND r.state = 'handed over'", "", VERBS,
         "A worker that does not know a task ends the lease of its run elsewhere."),
-    Fault(LOOK, "        if tokens is None:  # nobody knows\n            return\n",
-        "        tokens = tokens or frozenset()\n", LOST, "A broker that does not say has lost everything."),
-    Fault(LOOK, "while count == TASKS_A_STATEMENT:", "if count == TASKS_A_STATEMENT:", LOST,
-        "After a flush only the first tasks are sent again."),
-    Fault(WATCH, "if each.task_id == task_id]:", "]:", OF_WATCH, "One lost process gives up all runs of its worker."),
-    Fault(WATCH, " or not all(renewed.values())", "", OF_WATCH, "A run whose row was locked is not renewed soon."),
-    Fault(WATCH, "if not has_row and each.missed and each.held:", "if not has_row and each.held:", OF_WATCH,
-        "A task that has just ended is stopped."),
-    Fault(WATCH, "if not runs.discard(copy.fence, code, error) and runs.begin", "if runs.begin", OF_WATCH,
-        "A task that is revoked while it runs is not discarded."),
 ]  # fmt: skip

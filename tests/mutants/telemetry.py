@@ -3,7 +3,7 @@
 from tests.mutants import Fault
 
 ROOM = "outbox_tasks/telemetry"
-ALERTS, COUNTERS = "tests/integration/test_alerts.py", "tests/integration/test_counters.py"
+ALERTS = "tests/integration/test_alerts.py"
 LOGS = "tests/unit/test_shown.py"
 COMPARE = "outbox_tasks/database/sql/alert/compare.sql"
 
@@ -15,8 +15,6 @@ FAULTS = [
           "alerts follow a webhook to where it says"),
     Fault(f"{ROOM}/alerts.py", "reason.replace(basic, STARS) if basic else reason", "reason", ALERTS,
           "the log shows the login of a webhook"),
-    Fault(f"{ROOM}/alerts.py", "at and at.astimezone(UTC).isoformat()", "at and at.isoformat()", ALERTS,
-          "times of alerts are in the zone of the database"),
     Fault(COMPARE, "excluded.how_many >= 2 * a.told_how_many", "excluded.how_many >= 2 * a.how_many", ALERTS,
           "a problem that grows slowly is never told again"),
     Fault(COMPARE, "FROM found WHERE NOT found.is_root AND", "FROM found WHERE found.is_root AND", ALERTS,
@@ -27,8 +25,4 @@ FAULTS = [
           "other handlers of a record lose its arguments"),
     Fault(f"{ROOM}/logs.py", 'line["exception"] = without_secrets(self.formatException(record.exc_info))',
           'line["exception"] = self.formatException(record.exc_info)', LOGS, "a traceback shows a password"),
-    Fault(COMPARE, "CASE WHEN a.over_at IS NULL THEN a.since ELSE excluded.since END", "a.since", ALERTS,
-          "a problem that comes again has lasted since it came first"),
-    Fault(f"{ROOM}/alerts.py", "if basic else reason, url)", "if basic else reason)", ALERTS,
-          "the log shows the secret of a webhook that its answer quotes"),
 ]  # fmt: skip

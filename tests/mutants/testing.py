@@ -11,10 +11,6 @@ FAULTS = [
     Fault(TAKE, "FROM :schema.outbox_ready WHERE seq > :since::bigint", "FROM :schema.outbox_ready WHERE seq >= 0",
         DRAIN, "a drain sends what earlier tests left"),
     Fault(TAKE, " AND b.seq < p.seq", " AND false", DRAIN, "a message overtakes another one of its key that waits"),
-    Fault(TAKE, "AND k.first > :since AND k.due", "AND k.due", DRAIN,
-        "what earlier tests left under a key holds up the message of a test"),
-    Fault(TAKE, " AND NOT :schema.outbox_is_shut(p.destination)", "", DRAIN,
-        "what a paused destination should get is taken"),
     Fault(STORE, 'unlimited = {"concurrency": None, "rate_limit": None}', "unlimited = {}", FAIL,
         "a destination with a rate is not tried again"),
 ]  # fmt: skip

@@ -4,12 +4,10 @@ from tests.mutants import Fault
 
 TRACING = "tests/unit/test_tracing.py"
 ON_COMMIT = "tests/integration/test_capture.py::TestStoredCalls"
-ROWS, WRITE, RECORD, BLOCKS, UNSENT, NUDGE, EXECUTION, TRANSACTIONS, DEFERRED, CAPTURING = (
+ROWS, WRITE, BLOCKS, TRANSACTIONS, DEFERRED, CAPTURING = (
     f"outbox_tasks/writing/{name}.py"
-    for name in (
-        "rows", "write", "record", "blocks", "unsent", "nudge", "execution", "transactions", "async_session", "capture",
-    )
-)  # fmt: skip
+    for name in ("rows", "write", "blocks", "transactions", "async_session", "capture")
+)
 
 FAULTS = [
     Fault("outbox_tasks/database/sql/write/publish_once.sql", "coalesce(r.latest, false))", "false)",

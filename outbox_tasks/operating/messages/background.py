@@ -187,7 +187,9 @@ class Runner:
         except OutboxError as error:
             log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts wait: %s", error)
             self._troubled = True
-            return RETRY_SECONDS
+        except Exception:  # the thread lives as long as its process
+            log.exception("acts are looked at again soon")
+        return RETRY_SECONDS
 
     def _batch(self, own: set[int], overdue: float) -> float:
         asked = {"own": sorted(own), "overdue": min(overdue, 1e9), "place": self._database.settings.database_schema}
