@@ -19,10 +19,10 @@ from outbox_tasks.local.relay import claim_worker_argv, publish_worker_argv
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream
+from tests.contract.counterparts.http_events import Counterpart as Webhook
 from tests.contract.counterparts.kafka import Counterpart as Kafka
 from tests.contract.counterparts.rabbitmq import Counterpart as RabbitMQ
 from tests.contract.counterparts.rabbitmq import rabbit
-from tests.contract.test_passwords import Webhook
 from tests.fault.conftest import drained
 
 __all__ = ["rabbit"]
@@ -103,6 +103,14 @@ def kafka() -> Iterator[Kafka]:
 
 
 @pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    made = Webhook()
+    made.start()
+    yield made
+    made.end()
+
+
+@pytest.fixture
 def passwords(tmp_path: Path) -> Passwords:
     return Passwords(tmp_path)
 
@@ -123,20 +131,17 @@ def test_nothing_is_lost_no_circuit_opens_and_no_attempt_is_spent(
     own_redis: EmbeddedValkey,
     rabbit: RabbitMQ,
     kafka: Kafka,
+    webhook: Webhook,
     passwords: Passwords,
     tmp_path: Path,
 ) -> None:
     database = make_url(values["database_url"]).set(username=USER, password=None).render_as_string()
     user_of_rabbitmq(rabbit)
     with EmbeddedValkey() as receiver:
-        stream, webhook = Stream(receiver.url, "orders"), Webhook(None)
+        stream = Stream(receiver.url, "orders")
         address = receiver.url.partition("://")[2].partition("/")[0]
         rabbit.declare("orders")
-        rabbit.place = kafka.place = "orders"
-
-        def of_webhook(password: str) -> None:
-            webhook.wanted = password
-
+        rabbit.place = kafka.place = webhook.place = "orders"
         broker_password = passwords.add("broker", of_redis(own_redis.url))
         destinations = {
             "stream": {
@@ -151,7 +156,7 @@ def test_nothing_is_lost_no_circuit_opens_and_no_attempt_is_spent(
                 "url": f"{kafka.url('orders')}?sasl=OAUTHBEARER",
                 "password": passwords.add("log", kafka.change_token),
             },
-            "hook": {"url": webhook.url, "password": passwords.add("hook", of_webhook)},
+            "hook": {"url": webhook.locked_url("orders"), "password": passwords.add("hook", webhook.change_token)},
             "tasks": {"url": "celery://?queue=shop&task=shop.on_order"},
         }
         relay = Relay(
@@ -190,7 +195,7 @@ def test_nothing_is_lost_no_circuit_opens_and_no_attempt_is_spent(
                 "stream": stream.ids(),
                 "queue": [each.attributes["id"] for each in rabbit.received()],
                 "log": [each.attributes["id"] for each in kafka.received()],
-                "hook": webhook.ids,
+                "hook": [each.attributes["id"] for each in webhook.received()],
                 "tasks": tasks_in(own_redis),
             }
             print(f"{sum(map(len, ids.values()))} messages, {changes} changes of all passwords")
@@ -202,5 +207,4 @@ def test_nothing_is_lost_no_circuit_opens_and_no_attempt_is_spent(
             assert not [node for node in relay.nodes if "the circuit of" in node.logs()]
         finally:
             relay.close()
-            webhook.end()
             rabbit.evaluate(f'rabbit_auth_backend_internal:delete_user(<<"{USER}">>, <<"test">>)')

@@ -1,6 +1,7 @@
 """Faults, as tired people make them, and the tests that must see each. `python -m tests.mutants` plants them.
 
-A module here has the faults of one room, in a list FAULTS: at most two for a file, so that all can be replayed in a week.
+A module here has the faults of one room, in a list FAULTS. At most two are in one
+file: all can be replayed in a night.
 """
 
 from __future__ import annotations
