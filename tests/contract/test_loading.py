@@ -206,7 +206,7 @@ REFUSED = [
     ("rediss://h/1/", "must name a queue, as"),
     ("mqtt:///orders", "must name a host"),
     ("mqtt://u:hunter2@h/a/#", "not a topic"),
-    ("mqtt://u:hunter2@h/a?qos=2", "unknown option. mqtt:// URLs have none"),
+    ("mqtt://u:hunter2@h/a?qos=2", "unknown option. mqtt:// URLs have retain"),
     ("nats:///orders", "must name a host"),
     *[(f"nats://u:hunter2@h/{path}", "not a subject") for path in ("a.>", "a b", "a#b")],
     ("pubsub:///orders", "pubsub://project/topic"),
