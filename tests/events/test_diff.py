@@ -41,6 +41,13 @@ class Node(BaseModel):
     children: list[Node]
 
 
+def told_apart(value: Any) -> Any:
+    """One of two models, which say by their `kind` which they are."""
+    one, two = (create_model(name, kind=(Literal[name], ...), value=(kind, ...)) for name, kind in
+                (("one", int), ("two", value)))  # fmt: skip
+    return Annotated[one | two, Field(discriminator="kind")]
+
+
 def of(kind: Any) -> Any:
     """A model with one field of a type."""
     return create_model("Order", value=(kind, ...))
@@ -58,6 +65,7 @@ def found(old: Any, new: Any) -> set[tuple[str, str, str]]:
     ("old", "new", "change"),
     [
         (int, str, ("value", "type changed", "breaks")),
+        (told_apart(int), told_apart(str), ("value.value", "type changed", "breaks")),
         (int | None, int, ("value", "type narrowed", "breaks")),
         (int, int | None, ("value", "type widened", "breaks")),
         (int, float, ("value", "type changed", "breaks")),

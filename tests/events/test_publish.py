@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from datetime import date
@@ -12,6 +13,7 @@ import pytest
 from pydantic import BaseModel, Field, PlainSerializer
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from typing_extensions import TypedDict
 
@@ -92,6 +94,15 @@ def test_a_payload_that_does_not_fit_is_refused_before_anything_is_written(
                 outbox.publish_many(session, [Message("not.declared", {}), Message("order.created", payload)])
         with pytest.raises(InvalidEvent) as refused:
             outbox.publish(session, "order.created", {**STORED, "no": "s3cret"})
+
+    async def in_an_async_connection() -> None:
+        asynchronous = create_async_engine(engine.url)
+        async with asynchronous.begin() as connection:
+            with pytest.raises(InvalidEvent):
+                await outbox.publish_many(connection, [Message("order.created", {"no": 7})])
+        await asynchronous.dispose()
+
+    asyncio.run(in_an_async_connection())
     assert "no" in str(refused.value)
     assert "s3cret" not in str(refused.value)
     assert rows.hot() == []

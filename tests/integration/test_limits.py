@@ -93,7 +93,10 @@ class Failing(Destination):
         return [Outcome.retry("busy", "later")]
 
 
-def test_a_single_that_fails_waits_in_the_table_if_only_a_claim_may_count_it(store: Store, rows: Rows) -> None:
+@pytest.mark.parametrize("setting", ["rate_limit", "concurrency"])
+def test_a_single_that_fails_waits_in_the_table_if_only_a_claim_may_count_it(
+    store: Store, rows: Rows, setting: str
+) -> None:
     """Celery's own retry would be sent beside the limit."""
     rows.insert(2)
     first, second = take(store, {"orders": 2})
@@ -104,9 +107,9 @@ def test_a_single_that_fails_waits_in_the_table_if_only_a_claim_may_count_it(sto
         return published.verdict.step
 
     assert step(first.token) is Step.RETRY
-    store.ask("audit/limit.sql", destination="orders", wanted='[{"setting": "rate_limit", "value": 2}]', seconds=None,
-              person="anna", reason=WHY)  # fmt: skip
-    counts_soon(store, "rate_limit", 2)
+    wanted = json.dumps([{"setting": setting, "value": 2}])
+    store.ask("audit/limit.sql", destination="orders", wanted=wanted, seconds=None, person="anna", reason=WHY)
+    counts_soon(store, setting, 2)
     assert step(second.token) is Step.LATER
 
 

@@ -15,6 +15,8 @@ from outbox_tasks.broker.login import RedisLogin, connection
 from outbox_tasks.broker.task_broker import app_of
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError, PasswordUnavailable
+from outbox_tasks.model import Outcome
+from outbox_tasks.relay.publishers import _is_refused
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.password import Password
 
@@ -147,3 +149,10 @@ def test_another_broker_gets_neither_the_password_nor_the_options_of_the_relays(
     assert (own.broker_password, other.broker_password) == (Password(file=Path("/a")), None)
     assert own.broker_transport_options.items() >= options.items()
     assert "global_keyprefix" not in other.broker_transport_options
+
+
+def test_behind_a_message_that_failed_nothing_is_sent_once_more() -> None:
+    refused = [Outcome.outage("unauthorized", "no"), Outcome.behind()]
+    assert _is_refused([Outcome.sent(), *refused])
+    for failed in (Outcome.dead("too_large", "it is"), Outcome.retry("busy", "later"), Outcome.outage("away", "gone")):
+        assert not _is_refused([failed, *refused])
