@@ -92,9 +92,9 @@ class TestHealth:
         beats(rows, "worker", 90, "claim@here", queues=["outbox.claim"])
         beats(rows, "worker", 1, "other@here", queues=["outbox.maintain"])
         wrong = run("health")
-        assert (wrong.exit_code, wrong.stdout.splitlines()[:2]) == (1, [
-            "✗ No worker serves outbox.claim: claim@here was last seen 90 s ago.", "  so: A claim last ran 99 s ago."
-        ])  # fmt: skip
+        assert wrong.exit_code == 1
+        late = r"✗ No worker serves outbox\.claim: claim@here was last seen \d+ s ago\.\n  so: A claim last ran \d+ s ago\."
+        assert re.match(late, wrong.stdout)
         seen: dict[str, Any] = json.loads(run("health", "--json").stdout)
         assert not seen["ok"]
         assert [(root["code"], [one["code"] for one in root["follows"]]) for root in seen["problems"]] == [
