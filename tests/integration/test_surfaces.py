@@ -93,7 +93,7 @@ class TestHealth:
         beats(rows, "worker", 1, "other@here", queues=["outbox.maintain"])
         wrong = run("health")
         assert wrong.exit_code == 1
-        late = r"✗ No worker serves outbox\.claim: claim@here was last seen \d+ s ago\.\n  so: A claim last ran \d+ s ago\."
+        late = r"✗ No worker serves outbox\.claim: .* was last seen \d+ s ago\.\n  so: A claim last ran \d+ s ago\."
         assert re.match(late, wrong.stdout)
         seen: dict[str, Any] = json.loads(run("health", "--json").stdout)
         assert not seen["ok"]
