@@ -291,8 +291,16 @@ def test_the_doctor_names_a_missing_right_on_a_column_or_a_function(place: Place
     missing = found(settings, "rights_missing")["rights_missing"]
     assert "UPDATE (count, facts, closed_at) on outbox_audit" in missing.fact
     assert f"EXECUTE on {identity}" in missing.fact
-    place.run(*missing.remedy.splitlines())
-    assert found(settings, "rights_missing") == {}
+    place.run(
+        *missing.remedy.splitlines(),
+        "CREATE SCHEMA of_another_outbox",
+        "CREATE FUNCTION of_another_outbox.outbox_identity() RETURNS text LANGUAGE sql AS $$ SELECT '' $$",
+        "REVOKE EXECUTE ON FUNCTION of_another_outbox.outbox_identity() FROM PUBLIC",
+    )
+    try:
+        assert found(settings, "rights_missing") == {}
+    finally:
+        place.run("DROP SCHEMA of_another_outbox CASCADE")
 
 
 def test_the_archive_is_changed_by_nobody(place: Place, rows: Rows) -> None:
