@@ -140,17 +140,18 @@ class TestALeaseThatRanOut:
         claims = new_store().claims
         assert [claims.keep_house() for _ in range(4)] == [True, True, True, False]
 
+    @pytest.mark.parametrize("former", [{}, {"attempts": 1, "last_error_code": "busy", "last_error": "late"}])
     def test_in_the_middle_of_a_send_counts_the_attempt_and_its_message_travels_alone_until_one_ends(
-        self, store: Store, rows: Rows, single: MakeSingle
+        self, store: Store, rows: Rows, single: MakeSingle, former: dict[str, Any]
     ) -> None:
-        first = single()
+        first, attempt = single(**former), former.get("attempts", 0) + 1
         begun(store, first)
         over(rows)
         rows.insert(3)
         keep_house(store)
         row = rows.one(first.id)
-        assert (row.last_error_code, row.attempts, row.begun) == ("unsettled", 1, False)
-        assert "attempt 1 was begun by worker-1 and never settled" in row.last_error
+        assert (row.last_error_code, row.attempts, row.begun) == ("unsettled", attempt, False)
+        assert f"attempt {attempt} was begun by worker-1 and never settled" in row.last_error
         batches = {len(batch.messages): batch for batch in (take_batch(store), take_batch(store))}
         assert batches.keys() == {1, 3}
         [message] = batches[1].messages

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -12,6 +14,7 @@ import pytest
 from outbox_tasks.model import Outcome, Step
 from outbox_tasks.relay.store import Store
 from tests.claims import begin, keep_house, take, take_batch
+from tests.conftest import eventually
 from tests.storage.conftest import Box
 from tests.storage.relaying import Receiver, drained, end_waits
 from tests.storage.relaying import storage as storage
@@ -73,6 +76,16 @@ def test_nothing_begins_for_a_destination_that_gets_nothing(
     box.rows("DELETE FROM outbox_destinations RETURNING 1")
     assert sent(storage, Receiver()) >= 1
     box.check_books()
+
+
+def test_of_two_claims_at_once_one_reserves_a_slot(box: Box, storage: Store) -> None:
+    waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND strpos(query, 'drains') > 0"
+    share = json.dumps([{"destination": "orders", "slots": 1, "wanted": 1}])
+    with ThreadPoolExecutor(1) as pool, storage.transaction() as run:
+        assert len(run("claim/reserve_slots.sql", share=share, holder=None, hold=60)) == 1
+        other = pool.submit(storage.claims.reserve_slots, {"orders": (1, 1)})
+        eventually(lambda: box.value(waiting))
+    assert other.result() == []
 
 
 def test_a_scheduled_message_waits(box: Box, storage: Store) -> None:

@@ -157,7 +157,8 @@ class TestCredentials:
 
     def test_are_in_no_error(self, trouble: type[Trouble]) -> None:
         trouble.does["id-1"] = OSError("trouble://ada:s3cr/t@bucket and s3cr%2Ft")
-        [failed] = opened("trouble://ada:s3cr%2Ft@bucket").store([message(1)])
+        failed, stored = opened("trouble://ada:s3cr%2Ft@bucket").store([message(1), message(2)])
+        assert stored.dataref == "trouble://bucket/id-2"
         assert "s3cr" not in str(failed.error)
         assert "ada:***@bucket and ***" in str(failed.error)
 

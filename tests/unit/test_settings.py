@@ -213,6 +213,7 @@ class TestCredentials:
         [
             {"database_url": f"user:{SECRET}@localhost"},
             {"databas_url": URL},
+            {"databas_password": SECRET},
             {"destinations": {"orders": {"url": f"user:{SECRET}@localhost"}}},
             {"destinations": {"orders": f"user:{SECRET}@localhost"}},
             {"destinations": [URL]},
