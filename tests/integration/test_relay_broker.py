@@ -184,6 +184,8 @@ def test_an_app_that_has_the_relay_installed_must_have_its_broker(
         check(resources)
     check(install(new_app(theirs), settings(broker_url=theirs)))
     check(install(new_app(theirs), settings(broker_url=None)))
+    # A worker may start before its database.
+    check(install(new_app(theirs), settings(broker_url=None, database_url="postgresql://me@127.0.0.1:1/shop")))
 
 
 PLACES = [

@@ -208,9 +208,11 @@ class TestPublish:
         assert (row.lease, row.place, row.attempts, row.last_error_code) == (None, "ready", 1, "told")
         assert [note["what"] for note in row.history] == ["failed"]
 
+    @pytest.mark.parametrize("on_dead", ["block", "skip"])
     def test_a_dead_letter_fails_and_is_told_with_the_key_that_it_holds_up(
-        self, app: Celery, store: Store, rows: Rows, broker_url: str
+        self, make: MakeApp, store: Store, rows: Rows, stream: Stream, broker_url: str, on_dead: str
     ) -> None:
+        app = make(destinations={"orders": {"url": stream.url.replace("redis+stream", SCHEME), "on_dead": on_dead}})
         single = leased(store, rows, b'{"refuse": "nope"}', key="order:42")
         with hearing(dead_letter) as letters, hearing(key_blocked) as keys:
             state, error = publish(app, single)
@@ -219,9 +221,8 @@ class TestPublish:
         )  # fmt: skip
         assert rows.one(single.id).status == "dead"
         assert [(told["message_id"], told["attempts"], told["code"]) for told in letters] == [(single.id, 1, "nope")]
-        assert [(told["destination"], told["key"], told["message_id"]) for told in keys] == [
-            ("orders", "order:42", single.id)
-        ]
+        blocked = [("orders", "order:42", single.id)] if on_dead == "block" else []
+        assert [(told["destination"], told["key"], told["message_id"]) for told in keys] == blocked
         assert waiting(broker_url) == []
 
     def test_a_send_that_can_not_begin_is_retried_under_the_same_lease(
