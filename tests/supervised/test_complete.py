@@ -71,6 +71,20 @@ def test_the_end_is_committed_with_the_transaction(
     assert seen == [2, 2, 3]
 
 
+def test_what_follows_is_written_once_after_a_completion_that_was_rolled_back(
+    app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
+) -> None:
+    def act(task: Any) -> None:
+        with Session(engine) as session, session.begin() as transaction:
+            outbox.complete(session)
+            transaction.rollback()
+
+    app.act = act
+    id = call(link=app.tasks["next"].si())
+    worker.run(id)
+    assert (rows.state(id), len(rows.hot())) == ("sent", 1)
+
+
 def test_a_completed_task_that_fails_afterwards_stays_done(
     app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine, caplog: Any
 ) -> None:

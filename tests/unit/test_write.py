@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, mapped_column
 from sqlmodel import Field, SQLModel
 
@@ -26,6 +28,7 @@ from outbox_tasks.errors import (
 from outbox_tasks.model import Message
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.writing.rows import rows
+from outbox_tasks.writing.transactions import sqlstate
 from tests.conftest import MakeSettings
 
 NO_SESSION: Any = object()
@@ -171,3 +174,10 @@ def test_a_mapped_object_that_is_not_loaded_is_loaded_or_refused(
     with pytest.raises(PayloadNotSerializable, match=rf"{kind.__name__}\.id can't be read: .* not bound to a Session"):
         rows(Message("order.created", wrap(made)), settings())
     engine.dispose()
+
+
+def test_the_state_of_a_driver_s_error_is_found_where_sqlalchemy_or_django_has_wrapped_it() -> None:
+    of_driver, of_django = psycopg.errors.UniqueViolation(), RuntimeError("as Django raises it")
+    of_django.__cause__ = of_driver
+    states = [sqlstate(error) for error in (of_driver, DBAPIError("", {}, of_driver), of_django, ValueError())]
+    assert states == ["23505"] * 3 + [None]
