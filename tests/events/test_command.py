@@ -104,9 +104,11 @@ def test_a_change_that_breaks_ends_with_1_and_says_what_and_why(shop: Path) -> N
         (("export", "shop:missing", "."), "has no attribute 'missing'"),
         (("export", "missing", "."), "No module named 'missing'"),
         (("diff", "shop.py", "shop:outbox"), "it is no asyncapi.json"),
+        (("diff", "empty.json", "shop:outbox"), "it is no asyncapi.json"),
     ],
 )
 def test_what_can_not_be_read_is_told_in_a_line(shop: Path, arguments: tuple[str, ...], reason: str) -> None:
+    (shop / "empty.json").write_text("{}")
     ended = run(shop, *arguments)
     assert ended.returncode == 1
     assert reason in ended.stderr
