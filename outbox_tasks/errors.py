@@ -193,6 +193,12 @@ class DatabaseTooSlow(DatabaseUnavailable):
     usual: ClassVar = {"remedy": "Find the cause with `outbox-tasks doctor`, and look at its disk and the network."}
 
 
+class NotSettled(DatabaseUnavailable):
+    says = """The send of message {id} has ended, and the database can't record how: {reason}. The message comes back
+    when its lease has run out."""
+    usual: ClassVar = {}
+
+
 class BrokerUnreachable(OutboxError):
     says = """The broker {url} can't be reached: {reason}. Check that the server is up and the URL is right. It is
     OUTBOX_BROKER_URL, or else the broker of the Celery app that the relay is installed in."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from outbox_tasks.destinations import Publisher
+from outbox_tasks.errors import DatabaseUnavailable, NotSettled
 from outbox_tasks.relay.send import send
 from outbox_tasks.relay.settle import Listener, Settled, settle
 from outbox_tasks.relay.store import Store
@@ -24,7 +25,7 @@ def publish(
     back, which changes nothing if it is not ours. Also None: a relay with newer settings has claimed it, and the
     destination is not configured here. Then the lease runs out, which its message says.
 
-    Raises `DatabaseUnavailable` if the send could not begin, or could not be settled.
+    Raises `DatabaseUnavailable` if the send could not begin, `NotSettled` if it could not be settled.
     """
     if destination not in store.settings.destinations:
         return None
@@ -36,4 +37,7 @@ def publish(
     # Only the claim looks at the limits of a destination, so what fails there goes back to the table.
     by_celery = by_celery and not store.limits.of(destination).is_limited
     verdicts = send(store.settings, publishers, destination, [message], by_celery=by_celery)
-    return settle(store, token, destination, verdicts, listener, began)
+    try:
+        return settle(store, token, destination, verdicts, listener, began)
+    except DatabaseUnavailable as error:
+        raise NotSettled(id=message.id, reason=str(error)) from error

@@ -9,7 +9,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from outbox_tasks.broker.names import PUBLISH_TASK
-from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseUnavailable, DeadLetter
+from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseUnavailable, DeadLetter, NotSettled
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.publish import publish
 from outbox_tasks.relay.retry import backoff
@@ -47,9 +47,12 @@ def add_publish(resources: Resources, common: dict[str, Any]) -> None:
                 listener,
                 by_celery=resources.tasks_may_wait,
             )
+        except NotSettled:
+            # A retry might begin again: a database that crashes forgets its last begins. It would send the message
+            # twice, and nothing would say why. The lease brings the message back, with the cause on it.
+            raise
         except DatabaseUnavailable as error:
-            # If the begin was lost, the retry can still begin, within the lease. If the settle was lost, the retry
-            # finds that the send has begun, and ends: the lease brings the message back.
+            # The retry can still begin, within the lease.
             raise self.retry(exc=error, countdown=backoff(resources.settings, self.request.retries + 1)) from error
         if more or (published is not None and published.more):
             wake_claim(resources)

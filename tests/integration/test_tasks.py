@@ -34,12 +34,13 @@ from outbox_tasks.broker.names import (
     WAIT,
 )
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow, DeadLetter
+from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow, DatabaseUnavailable, DeadLetter, NotSettled
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Single
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import UNKNOWN_GRACE_SECONDS, Claims
+from outbox_tasks.relay.store.leases import Leases
 from outbox_tasks.relay.store.processes import neighbourhood
 from outbox_tasks.settings import CLAIM_QUEUE, DRAIN_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import claimed, dead_letter, key_blocked, ran, settled
@@ -224,6 +225,20 @@ class TestPublish:
         blocked = [("orders", "order:42", single.id)] if on_dead == "block" else []
         assert [(told["destination"], told["key"], told["message_id"]) for told in keys] == blocked
         assert waiting(broker_url) == []
+
+    def test_a_send_that_can_not_be_settled_is_left_to_its_lease(
+        self, make: MakeApp, store: Store, rows: Rows, stream: Stream, broker_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A database that has crashed may have forgotten the begin: a retry would begin, and send it again."""
+        app, single = make(send_timeout=1, statement_timeout=1), leased(store, rows)
+
+        def crashed(*_: Any, **__: Any) -> None:
+            raise DatabaseUnavailable(url="postgresql://here", reason="it has crashed")
+
+        monkeypatch.setattr(Leases, "settle", crashed)
+        state, error = publish(app, single)
+        assert (state, type(error), error.id) == ("FAILURE", NotSettled, single.id)
+        assert (len(stream), waiting(broker_url)) == (1, [])
 
     def test_a_send_that_can_not_begin_is_retried_under_the_same_lease(
         self, app: Celery, store: Store, rows: Rows, stream: Stream, broker_url: str, monkeypatch: pytest.MonkeyPatch
