@@ -78,7 +78,7 @@ def test_a_message_sent_as_the_database_died_is_sent_again_with_the_cause(
         database.server.kill()
         connection.invalidate()
     # Away for longer than a publisher is ready to wait, so the message stays begun.
-    worker.wait_for_log(f"[{id}] retry: Retry in ")
+    worker.wait_for_log(f"[{id}] raised expected: NotSettled")
     database.server.start()
     drained(database.rows)
     assert check(database.rows, stream, [id]) == 1
