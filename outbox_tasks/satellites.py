@@ -84,5 +84,6 @@ def satellites() -> Mapping[str, Satellite]:
 
 def satellite(name: str) -> Any:
     """The satellite called `name`, for what applications ask of this one alone: `feeds` has `writer`, `upgrade` and
-    `wake`, `events` has `event`, `guard` has `guard`, `supervised` has `complete`. A KeyError: it was taken out."""
+    `wake`, `events` has `event`, `guard` has `guard`, `supervised` has `complete`. Raises `KeyError`
+    if it was taken out."""
     return satellites()[name]

@@ -22,8 +22,8 @@ def publish(
     by_celery: bool = False,
 ) -> Settled | None:
     """Send a single. None: the lease is not ours any more, or the destination gets nothing now. Then the lease is given
-    back, which changes nothing if it is not ours. Also None: a relay with newer settings has claimed it, and the
-    destination is not configured here. Then the lease runs out, which its message says.
+    back, which changes nothing if it is not ours. Also None: the destination is not configured here, because a relay
+    with newer settings has claimed the message. Then the lease runs out, and a note on the message says so.
 
     Raises `DatabaseUnavailable` if the send could not begin, `NotSettled` if it could not be settled.
     """

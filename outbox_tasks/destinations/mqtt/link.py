@@ -141,9 +141,8 @@ class Link:
         """Close the socket, whatever is still to be written."""
         if (opened := self.client.socket()) is not None:
             opened.close()
-        self.client.on_connect = self.client.on_disconnect = (
-            None  # or it would keep two sockets until garbage is collected
-        )
+        # With its callbacks the client would keep two sockets until garbage is collected.
+        self.client.on_connect = self.client.on_disconnect = None
 
     def _work(self, done: Callable[[], bool], deadline: float, *, several: bool = False) -> None:
         """Read and write until it is done. Raises `OutageError` or `TimeoutError`."""
